@@ -1,0 +1,1 @@
+"""The device backends of frame, one folder each, found through entry points."""

@@ -1,0 +1,1 @@
+"""Code generation: loop IR, schedules, the math library and the emitters."""
