@@ -1,0 +1,103 @@
+"""Vocabulary of every layer: dtypes, shapes, devices, tensors, errors, settings, random numbers.
+
+Names load on first use, so that `import frame` stays cheap.
+"""
+
+# The imports below are for type checkers; at run time __getattr__ resolves the same names.
+# ruff: noqa: F401, PLE0605
+from __future__ import annotations
+
+import importlib
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from frame.core.devices import HOST, Device
+    from frame.core.dtypes import (
+        DTYPES,
+        DType,
+        bfloat16,
+        bool_,
+        dtype,
+        float8_e4m3fn,
+        float8_e5m2,
+        float16,
+        float32,
+        float64,
+        int4,
+        int8,
+        int16,
+        int32,
+        int64,
+        uint4,
+        uint8,
+        uint16,
+        uint32,
+        uint64,
+    )
+    from frame.core.errors import (
+        AlreadyExistsError,
+        DeviceError,
+        FrameError,
+        InternalError,
+        InvalidArgumentError,
+        NotFoundError,
+        OutOfMemoryError,
+        UnimplementedError,
+    )
+    from frame.core.shapes import (
+        Dim,
+        Shape,
+        Size,
+        as_shape,
+        as_size,
+        bind_shape,
+        broadcast_shapes,
+        exact_divide,
+        match_shape,
+        match_shapes,
+        normalize_axes,
+        normalize_axis,
+        numel,
+        parse_dim,
+        row_major_strides,
+        shape_symbols,
+        shape_text,
+    )
+    from frame.core.targets import TargetDescription
+
+_MODULES = {
+    "frame.core.devices": "HOST Device",
+    "frame.core.dtypes": (
+        "DTYPES DType bfloat16 bool_ dtype float8_e4m3fn float8_e5m2 float16 float32 float64 "
+        "int4 int8 int16 int32 int64 uint4 uint8 uint16 uint32 uint64"
+    ),
+    "frame.core.errors": (
+        "AlreadyExistsError DeviceError FrameError InternalError InvalidArgumentError "
+        "NotFoundError OutOfMemoryError UnimplementedError"
+    ),
+    "frame.core.shapes": (
+        "Dim Shape Size as_shape as_size bind_shape broadcast_shapes exact_divide match_shape "
+        "match_shapes normalize_axes normalize_axis numel parse_dim row_major_strides "
+        "shape_symbols shape_text"
+    ),
+    "frame.core.targets": "TargetDescription",
+}
+_HOME = MappingProxyType(
+    {name: module for module, names in _MODULES.items() for name in names.split()}
+)
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
