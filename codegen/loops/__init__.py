@@ -1,0 +1,1 @@
+"""The loop IR and everything that works on it."""

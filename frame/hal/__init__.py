@@ -1,0 +1,1 @@
+"""The interfaces that a device backend implements."""

@@ -1,0 +1,285 @@
+"""Building graphs: the builder that ops append to, and the rewriter that passes use."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Mapping
+from typing import Any, Self
+
+from frame.core.errors import InternalError, InvalidArgumentError
+from frame.ir.graph import (
+    Attribute,
+    Graph,
+    GraphInput,
+    Location,
+    Node,
+    Role,
+    StateUpdate,
+    TensorType,
+    Value,
+    op_table,
+)
+
+_active: contextvars.ContextVar[GraphBuilder | None] = contextvars.ContextVar(
+    "frame_graph_builder", default=None
+)
+
+
+class GraphBuilder:
+    """Collects the nodes of one graph. Ops that are called inside its `with` block append to it.
+
+    A builder that is entered inside another one builds a body: a value of an outer builder that is
+    used in it becomes a capture, an extra input of role CAPTURE (`captures`, in order).
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.inputs: list[GraphInput] = []
+        self.nodes: list[Node] = []
+        self.outputs: list[Value] = []
+        self.output_names: list[str] = []
+        self.updates: list[StateUpdate] = []
+        self.locations: list[Location] = []
+        self.captures: dict[Value, Value] = {}
+        self.origin: int | None = None
+        self.parent: GraphBuilder | None = None
+        self._module: list[str] = []
+        self._owned: set[Value] = set()
+        self._streams = 0
+        self._token: contextvars.Token[GraphBuilder | None] | None = None
+
+    def __enter__(self) -> Self:
+        self.parent = _active.get()
+        self._token = _active.set(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._token is not None:
+            _active.reset(self._token)
+            self._token = None
+
+    def input(self, type_: TensorType, role: Role = Role.INPUT, name: str = "") -> Value:
+        """Declare a graph input; an empty name becomes `arg<position>`."""
+        name = name or f"arg{len(self.inputs)}"
+        if any(entry.name == name for entry in self.inputs):
+            raise InvalidArgumentError(
+                f"the graph {self.name} already has an input named {name!r}: give each input and "
+                "each parameter a name of its own"
+            )
+        value = Value(type_)
+        self.inputs.append(GraphInput(value, role, name))
+        self._owned.add(value)
+        return value
+
+    def add(
+        self,
+        op: str,
+        operands: tuple[Value, ...],
+        attributes: Mapping[str, Attribute],
+        types: tuple[TensorType, ...],
+    ) -> tuple[Value, ...]:
+        """Append a node whose types have been inferred; `ops.create_node` is the caller."""
+        resolved = tuple(self.resolve(operand) for operand in operands)
+        node = Node(op, resolved, attributes, types, self._next_origin())
+        return self.append(node)
+
+    def append(self, node: Node) -> tuple[Value, ...]:
+        """Append an existing node, whose operands must be values of this graph."""
+        self.nodes.append(node)
+        self._owned.update(node.results)
+        return node.results
+
+    def adopt(self, entry: GraphInput) -> None:
+        """Take over an input of another graph as it is."""
+        self.inputs.append(entry)
+        self._owned.add(entry.value)
+
+    def resolve(self, value: Value) -> Value:
+        """Return `value` as seen in this graph, capturing it from an outer builder if need be."""
+        if value in self._owned:
+            return value
+        if value in self.captures:
+            return self.captures[value]
+        if self.parent is None or not self.parent.can_see(value):
+            raise InvalidArgumentError(
+                f"{value!r} belongs to another graph than {self.name}: a value may be used only "
+                "in the graph that it was made in, and in bodies nested in that graph"
+            )
+        outer = self.parent.resolve(value)
+        inner = self.input(value.type, Role.CAPTURE, f"capture{len(self.captures)}")
+        self.captures[value] = inner
+        self.captures.setdefault(outer, inner)
+        return inner
+
+    def can_see(self, value: Value) -> bool:
+        """Tell whether `value` belongs to this builder or to one around it."""
+        seen: GraphBuilder | None = self
+        while seen is not None:
+            if value in seen._owned or value in seen.captures:
+                return True
+            seen = seen.parent
+        return False
+
+    def output(self, value: Value, name: str = "") -> None:
+        """Add an output."""
+        self.outputs.append(self.resolve(value))
+        self.output_names.append(name or f"output{len(self.output_names)}")
+
+    def update(self, state: Value, value: Value) -> None:
+        """Declare that the input `state` holds `value` after the run; types must be equal."""
+        for index, entry in enumerate(self.inputs):
+            if entry.value is state:
+                self._check_update(entry, value)
+                self.updates.append(StateUpdate(index, self.resolve(value)))
+                return
+        raise InvalidArgumentError(f"{state!r} is not an input of the graph {self.name}")
+
+    def _check_update(self, entry: GraphInput, value: Value) -> None:
+        if value.type != entry.value.type:
+            raise InvalidArgumentError(
+                f"the update of {entry.name!r} must have the type {entry.value.type} of the "
+                f"state, received {value.type}"
+            )
+
+    def next_stream(self) -> int:
+        """Return a fresh random stream number, unique over the whole nest of builders."""
+        root: GraphBuilder = self
+        while root.parent is not None:
+            root = root.parent
+        root._streams += 1
+        return root._streams
+
+    def push_module(self, name: str) -> None:
+        """Enter a module: nodes declared from here on carry its path."""
+        self._module.append(name)
+
+    def pop_module(self) -> None:
+        """Leave the innermost module."""
+        self._module.pop()
+
+    def _next_origin(self) -> int | None:
+        if self.origin is not None:
+            return self.origin
+        from frame.ir.locations import user_source
+
+        self.locations.append(Location(".".join(self._module), user_source()))
+        return len(self.locations) - 1
+
+    def finish(self) -> Graph:
+        """Return the finished graph. Nodes that nothing reads are left to the passes."""
+        return Graph(
+            tuple(self.inputs),
+            tuple(self.nodes),
+            tuple(self.outputs),
+            tuple(self.updates),
+            self.name,
+            tuple(self.output_names),
+            tuple(self.locations),
+        )
+
+
+def current_builder() -> GraphBuilder:
+    """Return the builder that ops append to; raise InvalidArgumentError outside any builder."""
+    builder = _active.get()
+    if builder is None:
+        raise InvalidArgumentError(
+            "frame.ops functions build graphs and need one to build: call them inside "
+            "frame.trace, @frame.jit, an nn module or a GraphBuilder block"
+        )
+    return builder
+
+
+def active_builder() -> GraphBuilder | None:
+    """Return the builder that ops append to, or None."""
+    return _active.get()
+
+
+class Rewriter(GraphBuilder):
+    """Builds the successor of a graph, node by node, and knows what became of each old value.
+
+    Use inside `with Rewriter(graph) as rewriter:`. Walk `graph.nodes`; per node call `copy(node)`
+    or build new values with `frame.ops` from `rewriter[old]` and then `replace(old, new)`. Nodes
+    built in between inherit the origin of the node given to `at`. `finish` returns the old graph
+    itself when nothing was changed.
+    """
+
+    def __init__(self, graph: Graph, inputs: bool = True) -> None:
+        super().__init__(graph.name)
+        self.graph = graph
+        self.locations = list(graph.locations)
+        self.output_names = list(graph.output_names)
+        self._values: dict[Value, Value] = {}
+        self._next_stream(graph)
+        if inputs:
+            for entry in graph.inputs:
+                self.adopt(entry)
+                self._values[entry.value] = entry.value
+
+    def _next_stream(self, graph: Graph) -> None:
+        streams = [node.attributes.get("stream", 0) for node in graph.nodes]
+        self._streams = max((s for s in streams if isinstance(s, int)), default=0)
+
+    def __getitem__(self, value: Value) -> Value:
+        try:
+            return self._values[value]
+        except KeyError:
+            raise InternalError(
+                f"the rewriter of {self.name} has not met {value!r} yet: copy or replace its node "
+                "before its readers"
+            ) from None
+
+    def __contains__(self, value: Value) -> bool:
+        return value in self._values
+
+    def at(self, node: Node) -> None:
+        """Give nodes that are built from here on the origin of `node`."""
+        self.origin = node.origin
+
+    def copy(self, node: Node) -> tuple[Value, ...]:
+        """Take `node` over: the same object if its operands are unchanged."""
+        operands = tuple(self[operand] for operand in node.operands)
+        if all(new is old for new, old in zip(operands, node.operands, strict=True)):
+            results = self.append(node)
+        else:
+            types = tuple(result.type for result in node.results)
+            results = self.append(Node(node.op, operands, node.attributes, types, node.origin))
+        self._values.update(zip(node.results, results, strict=True))
+        return results
+
+    def retype(self, node: Node, **attributes: Any) -> tuple[Value, ...]:
+        """Take `node` over with its operands mapped, attributes changed and types inferred."""
+        operands = tuple(self[operand] for operand in node.operands)
+        schema = op_table().lookup(node.op)
+        merged, types = schema.check(
+            tuple(operand.type for operand in operands), {**node.attributes, **attributes}
+        )
+        results = self.append(Node(node.op, operands, merged, types, node.origin))
+        self._values.update(zip(node.results, results, strict=True))
+        return results
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Let every later reader of `old` read `new`."""
+        self._values[old] = new
+
+    def finish(self) -> Graph:
+        """Return the new graph, or the old one itself when nothing was changed."""
+        old = self.graph
+        outputs = tuple(self[value] for value in old.outputs)
+        updates = tuple(StateUpdate(u.input_index, self[u.value]) for u in old.updates)
+        same = (
+            tuple(self.nodes) == old.nodes
+            and outputs == old.outputs
+            and updates == old.updates
+            and tuple(self.inputs) == old.inputs
+        )
+        if same:
+            return old
+        return Graph(
+            tuple(self.inputs),
+            tuple(self.nodes),
+            outputs,
+            updates,
+            old.name,
+            old.output_names,
+            tuple(self.locations),
+        )

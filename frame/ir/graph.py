@@ -1,0 +1,356 @@
+"""The graph IR: immutable values, nodes and graphs in static single assignment form.
+
+Nodes hold their operands directly, so a node may stand in any number of graphs. A pass that leaves
+a node alone puts the same object into its result, and a graph is no more than an order of nodes.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+from frame.core.devices import HOST, Device
+from frame.core.dtypes import DType
+from frame.core.errors import InternalError
+from frame.core.shapes import Dim, Shape, shape_symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the elements of a logical shape lie in memory.
+
+    `permutation` orders the logical axes from outermost to innermost (empty: row-major order).
+    Each block `(axis, size)` splits that axis: its quotient stays in place, its remainder is
+    appended as an innermost dimension. NCHW16c is `Layout(blocks=((1, 16),))`.
+    """
+
+    permutation: tuple[int, ...] = ()
+    blocks: tuple[tuple[int, int], ...] = ()
+
+    def __str__(self) -> str:
+        order = ",".join(map(str, self.permutation))
+        blocks = ",".join(f"{axis}:{size}" for axis, size in self.blocks)
+        return f"<{order}|{blocks}>"
+
+
+ROW_MAJOR = Layout()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The static type of a value: element type, logical shape, memory layout and device."""
+
+    dtype: DType
+    shape: Shape
+    layout: Layout = ROW_MAJOR
+    device: Device = HOST
+
+    @property
+    def rank(self) -> int:
+        """The number of logical dimensions."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        if self.layout != ROW_MAJOR:
+            text += str(self.layout)
+        return text if self.device == HOST else f"{text}@{self.device}"
+
+
+class Role(enum.StrEnum):
+    """What a graph input is to the program that runs the graph."""
+
+    INPUT = "input"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    OPTIMIZER_STATE = "optimizer_state"
+    HYPERPARAMETER = "hyperparameter"
+    COUNTER = "counter"
+    DERIVED = "derived"
+    CARRY = "carry"
+    ELEMENT = "element"
+    CAPTURE = "capture"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Value:
+    """One result of a node, or a graph input when `node` is None. Compared by identity."""
+
+    type: TensorType
+    node: Node | None = None
+    index: int = 0
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """The logical shape."""
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        """The number of logical dimensions."""
+        return len(self.type.shape)
+
+    def __repr__(self) -> str:
+        source = "input" if self.node is None else f"{self.node.op}#{self.index}"
+        return f"<Value {source}: {self.type}>"
+
+    def __bool__(self) -> bool:
+        from frame.core.errors import InvalidArgumentError
+
+        raise InvalidArgumentError(
+            "a graph value has no truth value while the graph is being built: use frame.ops.where "
+            "or frame.ops.cond to choose by a value that is known at run time"
+        )
+
+
+class Constant:
+    """The elements of a constant: a read-only array and its digest, compared by content."""
+
+    __slots__ = ("array", "digest")
+
+    def __init__(self, array: np.ndarray) -> None:
+        data = np.array(array, order="C", copy=True)
+        data.flags.writeable = False
+        self.array = data
+        header = f"{data.dtype.name}{data.shape}".encode()
+        self.digest = hashlib.sha256(header + data.tobytes()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Constant({self.array.dtype.name}{list(self.array.shape)}, {self.digest[:12]})"
+
+
+# The closed set of attribute types: a scalar, a tuple of scalars, a dtype, a dimension, a shape
+# (a tuple of int and Dim), a constant, or a graph.
+Attribute = Any
+NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
+
+
+class Node:
+    """One operation: a name, operands, attributes and typed results. Immutable.
+
+    `origin` is the index of the declared node that this one stems from; it leads to the location
+    in the user's model and is neither printed nor hashed.
+    """
+
+    __slots__ = ("__weakref__", "attributes", "op", "operands", "origin", "results")
+
+    op: str
+    operands: tuple[Value, ...]
+    attributes: Mapping[str, Attribute]
+    results: tuple[Value, ...]
+    origin: int | None
+
+    def __init__(
+        self,
+        op: str,
+        operands: tuple[Value, ...],
+        attributes: Mapping[str, Attribute],
+        types: tuple[TensorType, ...],
+        origin: int | None = None,
+    ) -> None:
+        fill = object.__setattr__
+        fill(self, "op", op)
+        fill(self, "operands", tuple(operands))
+        fill(self, "attributes", MappingProxyType(dict(attributes)) if attributes else NO_ATTRIBUTES)
+        fill(self, "origin", origin)
+        results = tuple(Value(type_, self, index) for index, type_ in enumerate(types))
+        fill(self, "results", results)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise InternalError(f"Node is immutable: {name} of a {self.op} node can't be set")
+
+    def __repr__(self) -> str:
+        types = ", ".join(str(result.type) for result in self.results)
+        return f"<Node {self.op} -> {types}>"
+
+    @property
+    def bodies(self) -> Iterator[tuple[str, Graph]]:
+        """The graphs among the attributes, with their names."""
+        for name, value in self.attributes.items():
+            if isinstance(value, Graph):
+                yield name, value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphInput:
+    """A graph input: its value, its role, and its name (unique in the graph, never hashed)."""
+
+    value: Value
+    role: Role = Role.INPUT
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateUpdate:
+    """At the end of a run, the memory of input `input_index` holds `value` (donation)."""
+
+    input_index: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a node was declared: the module path and the user's source line."""
+
+    module: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(part for part in (self.module, self.source) if part)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An ordered graph of nodes with inputs, outputs and state updates. Immutable.
+
+    `nodes` is a topological order and holds every node that is reachable from the outputs and the
+    updates. `locations` is indexed by a node's `origin`.
+    """
+
+    inputs: tuple[GraphInput, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    updates: tuple[StateUpdate, ...] = ()
+    name: str = "graph"
+    output_names: tuple[str, ...] = ()
+    locations: tuple[Location, ...] = field(default=(), repr=False)
+
+    @property
+    def input_values(self) -> tuple[Value, ...]:
+        """The values of the inputs, in order."""
+        return tuple(entry.value for entry in self.inputs)
+
+    @property
+    def returned(self) -> tuple[Value, ...]:
+        """Every value that must be computed: the outputs, then the values of the updates."""
+        return self.outputs + tuple(update.value for update in self.updates)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of the input shapes, in order of first appearance."""
+        seen: dict[str, None] = {}
+        for entry in self.inputs:
+            seen.update(dict.fromkeys(shape_symbols(entry.value.shape)))
+        return tuple(seen)
+
+    @cached_property
+    def uses(self) -> Mapping[Value, tuple[tuple[Node, int], ...]]:
+        """For each value, the (node, operand position) pairs that read it."""
+        table: dict[Value, list[tuple[Node, int]]] = {}
+        for node in self.nodes:
+            for position, operand in enumerate(node.operands):
+                table.setdefault(operand, []).append((node, position))
+        return MappingProxyType({value: tuple(users) for value, users in table.items()})
+
+    def location(self, node: Node) -> Location:
+        """Return where `node` was declared; empty when it is not known."""
+        if node.origin is None or not 0 <= node.origin < len(self.locations):
+            return Location()
+        return self.locations[node.origin]
+
+    def __str__(self) -> str:
+        from frame.ir.printer import print_graph
+
+        return print_graph(self)
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes>"
+
+
+class OpSchema(Protocol):
+    """What the IR must know of an op: enough to build, parse and verify its nodes."""
+
+    @property
+    def name(self) -> str:
+        """The name of the op."""
+
+    def check(
+        self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+    ) -> tuple[Mapping[str, Attribute], tuple[TensorType, ...]]:
+        """Return the normalised attributes and the result types, or raise InvalidArgumentError."""
+
+
+class OpTable(Protocol):
+    """The table of ops that builder, verifier, parser and the operators of Value use."""
+
+    def lookup(self, name: str) -> OpSchema:
+        """Return the schema of op `name`; raise NotFoundError for an unknown op."""
+
+    def operator(self, name: str, *operands: Any) -> Value:
+        """Apply a Python operator (`add`, `matmul`, `getitem`, ...) to values and scalars."""
+
+
+_table: list[OpTable] = []
+
+
+def install_op_table(table: OpTable) -> None:
+    """Install the op table; `frame.ops` calls this once when it is imported."""
+    _table[:] = [table]
+
+
+def op_table() -> OpTable:
+    """Return the installed op table."""
+    if not _table:
+        import importlib
+
+        importlib.import_module("frame.ops")
+    return _table[0]
+
+
+def _operator(name: str, reflected: bool = False) -> Any:
+    def apply(self: Value, other: Any) -> Value:
+        pair = (other, self) if reflected else (self, other)
+        return op_table().operator(name, *pair)
+
+    return apply
+
+
+_BINARY = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "truediv": "div",
+    "floordiv": "floor_div",
+    "mod": "mod",
+    "pow": "pow",
+    "matmul": "matmul",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "shift_left",
+    "rshift": "shift_right",
+}
+_COMPARE = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+
+for _python, _op in _BINARY.items():
+    setattr(Value, f"__{_python}__", _operator(_op))
+    setattr(Value, f"__r{_python}__", _operator(_op, reflected=True))
+for _python, _op in _COMPARE.items():
+    setattr(Value, f"__{_python}__", _operator(_op))
+setattr(Value, "__getitem__", _operator("getitem"))  # noqa: B010
+setattr(Value, "__neg__", lambda self: op_table().operator("neg", self))  # noqa: B010
+setattr(Value, "__abs__", lambda self: op_table().operator("abs", self))  # noqa: B010
+setattr(Value, "__invert__", lambda self: op_table().operator("bitwise_not", self))  # noqa: B010
+
+
+def dim_symbols(size: int | Dim) -> tuple[str, ...]:
+    """Return the symbols of one dimension."""
+    return shape_symbols((size,))

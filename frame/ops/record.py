@@ -1,0 +1,271 @@
+"""The op record: everything that frame knows of an op, in one place."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from frame.core.dtypes import DType
+from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import Dim
+from frame.ir.graph import Attribute, Constant, Graph, TensorType, Value
+
+
+class Trait(enum.StrEnum):
+    """Properties that passes and schedules rely on."""
+
+    ELEMENTWISE = "elementwise"
+    COMMUTATIVE = "commutative"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    VIEW = "view"  # every result element is one operand element (or a constant)
+    RANDOM = "random"
+    SIDE_EFFECT = "side_effect"
+    CONTROL_FLOW = "control_flow"
+    CHECKED = "checked"  # reads indices that the kernel checks
+    EXPENSIVE = "expensive"  # recomputing it costs more than a load (exp, tanh, ...)
+
+
+class Autocast(enum.StrEnum):
+    """What mixed precision does with an op."""
+
+    LOW = "low"
+    FLOAT32 = "float32"
+    FOLLOW = "follow"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of an op. `dtypes` names the kinds that it takes; `group` ties dtypes together.
+
+    Operands of one group have one dtype. A variadic operand must be the last.
+    """
+
+    name: str
+    kinds: tuple[str, ...] = ("float", "int", "uint", "bool")
+    group: str = "T"
+    optional: bool = False
+    variadic: bool = False
+    doc: str = ""
+
+
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSpec:
+    """An attribute: `kind` is one of int float bool str dtype size ints floats shape graph constant.
+
+    `default` is absent for a required attribute. `choices` limits a string.
+    """
+
+    name: str
+    kind: str
+    default: Attribute = _REQUIRED
+    doc: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def required(self) -> bool:
+        """Whether the attribute must be given."""
+        return self.default is _REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample: how to make the operands, and the attributes. Covers a corner of the domain.
+
+    `operands` are arrays, or None for an absent optional operand. `dtype` of float arrays is
+    replaced by the dtype under test unless `fixed` names the operand positions that keep theirs.
+    `gradient` says whether the sample is smooth enough for the central-difference check.
+    """
+
+    name: str
+    operands: tuple[np.ndarray | None, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    fixed: tuple[int, ...] = ()
+    gradient: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NoGradient:
+    """States that an op has no gradient, and why. `zero` makes it act as a constant (argmax)."""
+
+    reason: str
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GradientContext:
+    """What a gradient builder sees; it returns one value (or None: no dependence) an operand."""
+
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    cotangents: tuple[Value, ...]  # one per result; zeros where nothing flows back
+    attributes: Mapping[str, Attribute]
+    needed: tuple[bool, ...]  # which operand gradients are wanted; others may be None
+
+
+InferTypes = Callable[
+    [tuple[TensorType, ...], Mapping[str, Attribute]], TensorType | tuple[TensorType, ...]
+]
+Reference = Callable[..., Any]  # (operands: list[np.ndarray], attributes) -> array or tuple
+Gradient = Callable[[GradientContext], Sequence[Value | None]]
+Decomposition = Callable[[tuple[Value, ...], Mapping[str, Attribute]], Value | tuple[Value, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """An op: its schema, type rule, float64 reference, gradient, samples and traits.
+
+    `reference` receives float operands in float64 (and integers as they are) and the attributes
+    with symbols already bound to ints; its results are cast to the inferred dtypes by the
+    interpreter. `decomposition` builds the op from simpler ones inside the active builder.
+    """
+
+    name: str
+    doc: str
+    operands: tuple[Operand, ...]
+    infer: InferTypes
+    reference: Reference
+    gradient: Gradient | NoGradient
+    attributes: tuple[AttributeSpec, ...] = ()
+    results: tuple[str, ...] = ("y",)
+    traits: frozenset[Trait] = frozenset()
+    autocast: Autocast = Autocast.FOLLOW
+    decomposition: Decomposition | None = None
+    samples: Callable[[], Iterable[Sample]] = tuple
+
+    def check(
+        self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+    ) -> tuple[Mapping[str, Attribute], tuple[TensorType, ...]]:
+        """Normalise the attributes, check the operands and infer the result types.
+
+        Raises:
+            InvalidArgumentError: on a wrong operand count or dtype, an unknown, missing or
+                ill-typed attribute, or whatever the type rule of the op rejects.
+        """
+        normal = self.normalize(attributes)
+        self._check_operands(operands)
+        types = self.infer(operands, normal)
+        return normal, types if isinstance(types, tuple) else (types,)
+
+    def normalize(self, attributes: Mapping[str, Attribute]) -> Mapping[str, Attribute]:
+        """Return the attributes in canonical types, defaults filled in, sorted by name."""
+        specs = {spec.name: spec for spec in self.attributes}
+        for name in attributes:
+            if name not in specs:
+                known = ", ".join(specs) or "none"
+                raise InvalidArgumentError(
+                    f"{self.name} has no attribute {name!r}; its attributes are: {known}"
+                )
+        values = {}
+        for spec in sorted(self.attributes, key=lambda item: item.name):
+            if spec.name in attributes:
+                values[spec.name] = _normal(self.name, spec, attributes[spec.name])
+            elif spec.required:
+                raise InvalidArgumentError(f"{self.name} needs the attribute {spec.name!r}")
+            else:
+                values[spec.name] = spec.default
+        return MappingProxyType(values)
+
+    def _check_operands(self, operands: tuple[TensorType, ...]) -> None:
+        least = sum(not (o.optional or o.variadic) for o in self.operands)
+        open_ended = bool(self.operands) and self.operands[-1].variadic
+        if len(operands) < least or (len(operands) > len(self.operands) and not open_ended):
+            names = ", ".join(o.name + ("..." if o.variadic else "") for o in self.operands)
+            raise InvalidArgumentError(
+                f"{self.name} takes the operands ({names}), received {len(operands)}"
+            )
+        groups: dict[str, tuple[str, DType]] = {}
+        for position, type_ in enumerate(operands):
+            self._check_dtype(self.operands[min(position, len(self.operands) - 1)], type_, groups)
+
+    def _check_dtype(
+        self, operand: Operand, type_: TensorType, groups: dict[str, tuple[str, DType]]
+    ) -> None:
+        if type_.dtype.kind not in operand.kinds or type_.dtype.storage_only:
+            raise InvalidArgumentError(
+                f"operand {operand.name!r} of {self.name} must be of kind "
+                f"{' or '.join(operand.kinds)}, received {type_.dtype}; frame.ops.cast converts"
+            )
+        first, dtype = groups.setdefault(operand.group, (operand.name, type_.dtype))
+        if dtype != type_.dtype:
+            raise InvalidArgumentError(
+                f"operands {first!r} and {operand.name!r} of {self.name} must have one dtype, "
+                f"received {dtype} and {type_.dtype}; frame.ops.cast converts"
+            )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+
+
+def _is_number(value: object) -> bool:
+    return _is_int(value) or isinstance(value, (float, np.floating))
+
+
+def _sequence(value: Any, test: Callable[[Any], bool], convert: Callable[[Any], Any]) -> Any:
+    items = tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else None
+    if items is None or not all(test(item) for item in items):
+        raise TypeError
+    return tuple(convert(item) for item in items)
+
+
+def _scalar(value: Any, test: Callable[[Any], bool], convert: Callable[[Any], Any]) -> Any:
+    if not test(value):
+        raise TypeError
+    return convert(value)
+
+
+def _is_size(value: object) -> bool:
+    return _is_int(value) or isinstance(value, Dim)
+
+
+def _size(value: Any) -> int | Dim:
+    return value if isinstance(value, Dim) else int(value)
+
+
+def _kind(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+# kind -> how a value of that kind is checked and brought into its canonical type
+_CONVERTERS: Mapping[str, Callable[[Any], Attribute]] = {
+    "int": lambda v: _scalar(v, _is_int, int),
+    "float": lambda v: _scalar(v, _is_number, float),
+    "bool": lambda v: _scalar(v, _kind(bool, np.bool_), bool),
+    "str": lambda v: _scalar(v, _kind(str), str),
+    "dtype": lambda v: _scalar(v, _kind(DType), _identity),
+    "size": lambda v: _scalar(v, _is_size, _size),
+    "ints": lambda v: _sequence(v, _is_int, int),
+    "floats": lambda v: _sequence(v, _is_number, float),
+    "shape": lambda v: _sequence(v, _is_size, _size),
+    "graph": lambda v: _scalar(v, _kind(Graph), _identity),
+    "constant": lambda v: _scalar(v, _kind(Constant), _identity),
+}
+
+
+def _normal(op: str, spec: AttributeSpec, value: Attribute) -> Attribute:
+    try:
+        normal = _CONVERTERS[spec.kind](value)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"attribute {spec.name!r} of {op} must be of type {spec.kind}, received "
+            f"{value!r} of type {type(value).__name__}"
+        ) from None
+    if spec.choices and normal not in spec.choices:
+        raise InvalidArgumentError(
+            f"attribute {spec.name!r} of {op} must be one of {', '.join(spec.choices)}, "
+            f"received {normal!r}"
+        )
+    return normal

@@ -1,0 +1,79 @@
+"""The table of op records, and the one helper that makes nodes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from frame.ir.builder import current_builder
+from frame.ir.graph import Attribute, Value
+from frame.ops.record import OpDef
+
+_NAME = re.compile(r"^[a-z][a-z0-9_]{0,63}$")
+_RESERVED = frozenset({"input", "return", "update", "graph"})
+_records: dict[str, OpDef] = {}
+
+
+def register(record: OpDef) -> OpDef:
+    """Add an op to the table and return it.
+
+    Raises:
+        InvalidArgumentError: when the name is not a lower-case identifier, or is reserved.
+        AlreadyExistsError: when the table has an op of that name.
+    """
+    if not _NAME.match(record.name) or record.name in _RESERVED:
+        raise InvalidArgumentError(
+            f"an op name must match {_NAME.pattern} and not be one of "
+            f"{', '.join(sorted(_RESERVED))}, received {record.name!r}"
+        )
+    if record.name in _records:
+        raise AlreadyExistsError(f"an op named {record.name!r} is registered already")
+    _records[record.name] = record
+    return record
+
+
+def unregister(name: str) -> None:
+    """Remove an op that a user registered; raise NotFoundError if there is none."""
+    lookup(name)
+    del _records[name]
+
+
+def lookup(name: str) -> OpDef:
+    """Return the record of op `name`; raise NotFoundError with the nearest names."""
+    try:
+        return _records[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, _records, 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise NotFoundError(f"there is no op named {name!r}{hint}") from None
+
+
+def records() -> Iterator[OpDef]:
+    """Iterate over all records in order of registration."""
+    return iter(tuple(_records.values()))
+
+
+def create_node(
+    name: str, operands: tuple[Value, ...], attributes: Mapping[str, Attribute]
+) -> tuple[Value, ...]:
+    """Append an op to the active builder: normalise attributes, infer types, return the results.
+
+    Raises:
+        InvalidArgumentError: when the operands or attributes don't fit the op.
+        NotFoundError: when there is no such op.
+    """
+    record = lookup(name)
+    builder = current_builder()
+    normal, types = record.check(tuple(operand.type for operand in operands), attributes)
+    return builder.add(name, operands, normal, types)
+
+
+def apply(name: str, *operands: Any, **attributes: Attribute) -> Any:
+    """Apply an op to values (weak Python scalars allowed); return its result or results."""
+    from frame.ops.weak import as_operands
+
+    results = create_node(name, as_operands(lookup(name), operands), attributes)
+    return results[0] if len(results) == 1 else results
