@@ -4,7 +4,7 @@ Names load on first use, so that `import frame` stays cheap.
 """
 
 # The imports below are for type checkers; at run time __getattr__ resolves the same names.
-# ruff: noqa: F401, PLE0605
+# ruff: noqa: F401
 from __future__ import annotations
 
 import importlib

@@ -65,7 +65,8 @@ def _openmp_threads(text: str) -> int | None:
     # The OpenMP standard allows a list, one entry a nesting level. The variable is not frame's
     # own, so a text that frame does not understand is not an error.
     first = text.split(",")[0].strip()
-    return int(first) if first.isascii() and first.isdigit() and 0 < int(first[:9]) else None
+    count = int(first[:9]) if first.isascii() and first.isdigit() else 0
+    return count if count > 0 else None
 
 
 def _name(text: str) -> str:

@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, cast
 
 from frame.core.errors import InvalidArgumentError, NotFoundError
 
@@ -141,6 +141,9 @@ class Dim:
 Size: TypeAlias = int | Dim
 Shape: TypeAlias = tuple[Size, ...]
 
+# What an operator returns to let the other operand try.
+_DEFER = cast("Size", NotImplemented)
+
 
 # --- polynomial arithmetic on {monomial: coefficient} ---------------------------------------------
 
@@ -185,10 +188,10 @@ def _plain_integer(value: object) -> int | None:
         return None
 
 
-def _combine(left: Dim, right: object, sign: int) -> Any:
+def _combine(left: Dim, right: object, sign: int) -> Size:
     terms = _terms_of(right)
     if terms is None:
-        return NotImplemented
+        return _DEFER
     total = dict(left.terms)
     for monomial, coefficient in terms.items():
         total[monomial] = total.get(monomial, 0) + sign * coefficient
@@ -204,11 +207,11 @@ def _multiply(left: Mapping[Monomial, int], right: Mapping[Monomial, int]) -> di
     return product
 
 
-def _divide(left: object, right: object) -> Any:
+def _divide(left: object, right: object) -> Size:
     """Divide polynomials exactly: cancel the leading term of the remainder until none is left."""
     remainder, divisor = _terms_of(left), _terms_of(right)
     if remainder is None or divisor is None:
-        return NotImplemented
+        return _DEFER
     if divisor == {(): 0}:
         raise InvalidArgumentError(f"expected a divisor other than 0 for size {left}")
     quotient: dict[Monomial, int] = {}
@@ -349,7 +352,7 @@ def exact_divide(left: Size, right: Size) -> Size:
         InvalidArgumentError: right is 0 or does not divide left.
     """
     result = _divide(left, right)
-    if result is NotImplemented:
+    if result is _DEFER:
         raise InvalidArgumentError(f"expected two sizes to divide, received {left!r} and {right!r}")
     return result
 
