@@ -80,7 +80,8 @@ class BinaryOp(StrEnum):
 
     Integer add, sub, mul wrap. `div` and `rem` truncate toward zero and are undefined for a zero
     divisor and for the overflowing quotient: the builder guards them. Shifts need 0 <= b < bits.
-    `min` and `max` are `a < b ? a : b` and `a > b ? a : b` (so b when either is NaN).
+    `min` and `max` are `a < b ? a : b` and `a > b ? a : b` (so b when either is NaN);
+    `minimum` and `maximum` give NaN when either is NaN.
     """
 
     ADD = "add"
@@ -90,6 +91,8 @@ class BinaryOp(StrEnum):
     REM = "rem"
     MIN = "min"
     MAX = "max"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
     AND = "and"
     OR = "or"
     XOR = "xor"
@@ -323,7 +326,7 @@ class Reduce(Expr):
     """Reduce the lanes of a vector to a scalar, by halves: ((0+4)+(2+6))+((1+5)+(3+7)).
 
     The order is part of the meaning, so that every emitter gives the same bits. `op` is one of
-    add, mul, min, max, and, or.
+    add, mul, min, max, minimum, maximum, and, or.
     """
 
     op: BinaryOp
@@ -442,6 +445,15 @@ class If(Stmt):
     condition: Expr
     then: Block
     otherwise: Block = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class While(Stmt):
+    """Entry only: run `body` as long as the one element of `condition` (rank 0, bool) is true; it is
+    read before each iteration."""
+
+    condition: Buffer
+    body: Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
