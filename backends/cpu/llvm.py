@@ -1,0 +1,207 @@
+"""LLVM as an assembler: IR text in, an ELF object or assembly text out.
+
+This is the only module that imports llvmlite, and it does so on the first compile, so that a
+process that finds its objects in a cache never pays for it. LLVM reports many errors by ending the
+process; everything known to do so is refused before LLVM's back end sees it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from frame.backends.cpu import elf
+
+from frame.core.errors import InternalError
+
+if TYPE_CHECKING:
+    from frame.core.targets import TargetDescription
+
+_LOCK = threading.Lock()
+
+# Text that makes LLVM stop the process on some target, found outside strings and comments: inline
+# assembly needs a parser that is not linked in, the others have no lowering on a CPU of ours.
+_REFUSED = re.compile(
+    r'"[^"]*"|;[^\n]*'
+    r"|(?<![%@.$\w-])(?:(asm|gc|vscale|x86_amx|x86_fp80|ppc_fp128|musttail|catchswitch)|i(\d{3,}))"
+    r"(?![.$\w:-])"
+)
+_WIDEST_INTEGER = 128
+
+# An x86 intrinsic without its feature ends in "LLVM ERROR: Cannot select". Longest prefix wins.
+_INTRINSIC_FEATURES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "llvm.x86.sse2.": ("x86_64", ()),
+    "llvm.x86.sse.": ("x86_64", ()),
+    "llvm.x86.ssse3.": ("x86_64", ("ssse3",)),
+    "llvm.x86.sse41.": ("x86_64", ("sse4.1",)),
+    "llvm.x86.avx.": ("x86_64", ("avx",)),
+    "llvm.x86.avx2.": ("x86_64", ("avx2",)),
+    "llvm.x86.vcvtps2ph.": ("x86_64", ("f16c",)),
+    "llvm.x86.vcvtph2ps.": ("x86_64", ("f16c",)),
+    "llvm.x86.avx512.": ("x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
+    "llvm.x86.avx512.vpdp": ("x86_64", ("avx512vnni",)),
+    "llvm.x86.avx512bf16.": ("x86_64", ("avx512bf16",)),
+    "llvm.aarch64.neon.": ("aarch64", ("neon",)),
+    "llvm.aarch64.hint": ("aarch64", ()),
+}
+
+
+def compile_ir(text: str, target: TargetDescription, level: int = 2) -> bytes:
+    """Return the ELF relocatable object that LLVM makes of a module's text.
+
+    The module is parsed, verified and checked against the target first. Loop and SLP vectorisers
+    are off: the loop IR vectorises. `level` is LLVM's optimisation level, 0 to 3.
+
+    Raises InternalError when the text is not a valid module for the target, or when the object
+    would need a symbol from outside itself.
+    """
+    with _optimised(text, target, level) as (machine, module):
+        data: bytes = machine.emit_object(module)
+    missing = elf.undefined_symbols(data)
+    if missing:
+        raise InternalError(
+            f"expected a self-contained object, received calls to {', '.join(missing)} "
+            f"from the module for {target.name}; decompose what lowers to a library call, and give "
+            'every function the attribute "no-builtins"'
+        )
+    return data
+
+
+def assembly(text: str, target: TargetDescription, level: int = 2) -> str:
+    """Return the assembly text that LLVM makes of a module's text; errors as in `compile_ir`."""
+    with _optimised(text, target, level) as (machine, module):
+        result: str = machine.emit_assembly(module)
+    return result
+
+
+def optimised_ir(text: str, target: TargetDescription, level: int = 2) -> str:
+    """Return the module's text after LLVM's optimiser; errors as in `compile_ir`."""
+    with _optimised(text, target, level) as (_, module):
+        return str(module)
+
+
+@contextmanager
+def _optimised(text: str, target: TargetDescription, level: int) -> Iterator[tuple[Any, Any]]:
+    """Yield (target machine, optimised module) under the process-wide lock, and free both."""
+    if level not in (0, 1, 2, 3):
+        raise InternalError(f"expected an optimisation level from 0 to 3, received {level}")
+    _refuse_text(text)
+    with _LOCK:
+        binding = _binding()
+        machine = _machine(binding, target, level)
+        context = binding.create_context()  # a context of its own: its types die with it
+        try:
+            module = _parse(binding, text, context)
+            try:
+                _refuse_declarations(module, target)
+                _optimise(binding, machine, module, target, level)
+                yield machine, module
+            finally:
+                module.close()
+        finally:
+            context.close()
+            machine.close()
+
+
+@functools.cache
+def _binding() -> ModuleType:
+    """Import llvmlite once and initialise every CPU target that it holds."""
+    import llvmlite.binding as binding
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    return binding
+
+
+def _machine(binding: ModuleType, target: TargetDescription, level: int) -> Any:
+    """Return a target machine: small position-independent code that a loader can place anywhere."""
+    features = ",".join(f"+{feature}" for feature in target.features)
+    try:
+        found = binding.Target.from_triple(target.triple)
+        return found.create_target_machine(
+            cpu=target.cpu, features=features, opt=level, reloc="pic", codemodel="small"
+        )
+    except RuntimeError as error:
+        raise InternalError(
+            f"expected a triple that this LLVM can generate code for, received {target.triple!r} "
+            f"of target {target.name}: {error}"
+        ) from error
+
+
+def _parse(binding: ModuleType, text: str, context: Any) -> Any:
+    try:
+        module = binding.parse_assembly(text, context)
+    except RuntimeError as error:
+        raise InternalError(
+            f"expected LLVM IR, received text that does not parse: {error}"
+        ) from error
+    try:
+        module.verify()
+    except RuntimeError as error:
+        module.close()
+        raise InternalError(f"expected a valid LLVM module, the verifier says: {error}") from error
+    return module
+
+
+def _optimise(
+    binding: ModuleType, machine: Any, module: Any, target: TargetDescription, level: int
+) -> None:
+    """Run LLVM's default pipeline without its vectorisers."""
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)
+    options = binding.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = binding.create_pass_builder(machine, options)
+    passes = builder.getModulePassManager()
+    try:
+        passes.run(module, builder)
+    finally:
+        passes.close()
+        builder.close()
+        options.close()
+
+
+def _refuse_text(text: str) -> None:
+    for found in _REFUSED.finditer(text):
+        word, width = found.groups()
+        if word is not None:
+            raise InternalError(f"expected LLVM IR without {word!r}, found it at {found.start()}")
+        if width is not None and int(width) > _WIDEST_INTEGER:
+            raise InternalError(
+                f"expected integers of at most {_WIDEST_INTEGER} bits, found i{width}"
+            )
+
+
+def _refuse_declarations(module: Any, target: TargetDescription) -> None:
+    """Refuse functions from outside and intrinsics that the target lacks."""
+    architecture = target.triple.partition("-")[0]
+    for function in module.functions:
+        if not function.is_declaration:
+            continue
+        name = function.name
+        if not name.startswith("llvm."):
+            raise InternalError(
+                f"expected a self-contained module, received a declaration of {name!r}; "
+                "pass its address in the arguments"
+            )
+        if name.startswith(("llvm.x86.", "llvm.aarch64.", "llvm.arm.")):
+            _refuse_intrinsic(name, architecture, target)
+
+
+def _refuse_intrinsic(name: str, architecture: str, target: TargetDescription) -> None:
+    prefixes = [prefix for prefix in _INTRINSIC_FEATURES if name.startswith(prefix)]
+    if not prefixes:
+        raise InternalError(f"expected a known target intrinsic, received {name!r}")
+    wanted, features = _INTRINSIC_FEATURES[max(prefixes, key=len)]
+    missing = [feature for feature in features if feature not in target.features]
+    if wanted != architecture or missing:
+        raise InternalError(
+            f"expected an intrinsic of target {target.name} ({architecture}), received {name!r}, "
+            f"which needs {wanted} with {', '.join(features) or 'its base instructions'}"
+        )
