@@ -429,7 +429,7 @@ class Carried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class For(Stmt):
-    """Run `body` for `var` = 0 .. extent - 1. `next` of each carried value may use the body's Lets."""
+    """Run `body` for `var` = 0 .. extent - 1. A carried `next` may use the Lets of the body."""
 
     kind: LoopKind
     var: Var
@@ -475,7 +475,7 @@ class Store(Stmt):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """A buffer of a callee laid over memory of the caller: the element at `indices` is its first."""
+    """A buffer of a callee over memory of the caller: the element at `indices` is its first."""
 
     buffer: Buffer
     indices: tuple[Expr, ...] = ()

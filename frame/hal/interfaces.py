@@ -40,7 +40,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """What a backend compiles: a graph (of groups, where it has anchors), its plan and signature."""
+    """What a backend compiles: a graph (of groups, where it has anchors), plan and signature."""
 
     graph: Graph
     plan: MemoryPlan | None

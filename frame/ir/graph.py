@@ -169,7 +169,9 @@ class Node:
         fill = object.__setattr__
         fill(self, "op", op)
         fill(self, "operands", tuple(operands))
-        fill(self, "attributes", MappingProxyType(dict(attributes)) if attributes else NO_ATTRIBUTES)
+        fill(
+            self, "attributes", MappingProxyType(dict(attributes)) if attributes else NO_ATTRIBUTES
+        )
         fill(self, "origin", origin)
         results = tuple(Value(type_, self, index) for index, type_ in enumerate(types))
         fill(self, "results", results)

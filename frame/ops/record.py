@@ -59,7 +59,7 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class AttributeSpec:
-    """An attribute: `kind` is one of int float bool str dtype size ints floats shape graph constant.
+    """An attribute; kinds: int float bool str dtype size ints floats shape graph constant.
 
     `default` is absent for a required attribute. `choices` limits a string.
     """

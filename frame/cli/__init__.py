@@ -1,0 +1,5 @@
+"""The `frame` command."""
+
+from frame.cli.app import main
+
+__all__ = ["main"]

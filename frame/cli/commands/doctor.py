@@ -1,0 +1,44 @@
+"""`frame doctor`: the facts about this machine that explain what frame does on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from frame.cli.output import facts, heading, print_json
+
+EPILOG = """\b
+Examples:
+  frame doctor             a report for people
+  frame doctor --json      the same for programs, to attach to a bug report
+
+The exit code is 1 when a problem is found that keeps frame from working."""
+
+
+@click.command("doctor", epilog=EPILOG)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(as_json: bool) -> int:
+    """Check this machine, the packages and the cache.
+
+    Shows the versions of frame and of what it needs, the processor and its features, the state of
+    the cache, the settings in force and every backend. Nothing is changed.
+    """
+    from frame.cli.diagnosis import diagnose
+
+    report = diagnose()
+    if as_json:
+        print_json(report)
+    else:
+        _print(report)
+    return 1 if report["problems"] else 0
+
+
+def _print(report: dict[str, Any]) -> None:
+    problems = report["problems"]
+    for title, rows in report.items():
+        if title != "problems":
+            click.echo(heading(title))
+            click.echo(facts(rows) if rows else "  none")
+    click.echo(heading("problems"))
+    click.echo("\n".join(f"  {problem}" for problem in problems) or "  none")
