@@ -81,7 +81,7 @@ class BinaryOp(StrEnum):
     Integer add, sub, mul wrap. `div` and `rem` truncate toward zero and are undefined for a zero
     divisor and for the overflowing quotient: the builder guards them. Shifts need 0 <= b < bits.
     `min` and `max` are `a < b ? a : b` and `a > b ? a : b` (so b when either is NaN);
-    `minimum` and `maximum` give NaN when either is NaN.
+    `minimum` and `maximum` give NaN when either is NaN: `a < b || a != a ? a : b`.
     """
 
     ADD = "add"
@@ -202,8 +202,12 @@ class Fma(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(Expr):
-    """Convert the value. Float to integer truncates and saturates, NaN gives 0; integers wrap;
-    to bool is `!= 0`; between floats rounds to nearest even (bfloat16 and float16 too)."""
+    """Convert the value to another dtype.
+
+    Float to integer truncates and saturates, NaN gives 0; between integers it wraps; to bool is
+    `!= 0`. A float that does not fit (from a wider float or an integer) rounds once, to nearest
+    even, in bfloat16 and float16 too.
+    """
 
     x: Expr
     dtype: DType
@@ -353,9 +357,11 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """Typed memory with a shape and element strides. Extents and strides are ints or expressions
-    of the kernel's scalars. An empty `strides` means row-major order. `lanes` > 1 makes the element
-    of a register buffer a vector."""
+    """Typed memory with a shape and element strides.
+
+    Extents and strides are ints or expressions of the kernel's scalars. Empty `strides` mean
+    row-major order. `lanes` > 1 makes the element of a register buffer a vector.
+    """
 
     name: str
     dtype: DType
@@ -418,8 +424,11 @@ class LoopKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """A loop-carried value: `var` is `init` in the first iteration and `next` of the previous one
-    afterwards; `result` is bound after the loop to the last `next` (to `init` for no iteration)."""
+    """A loop-carried value.
+
+    `var` is `init` in the first iteration and `next` of the previous one afterwards; `result` is
+    bound after the loop to the last `next` (to `init` for no iteration).
+    """
 
     var: Var
     init: Expr
@@ -429,7 +438,11 @@ class Carried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class For(Stmt):
-    """Run `body` for `var` = 0 .. extent - 1. A carried `next` may use the Lets of the body."""
+    """Run `body` for `var` = 0 .. extent - 1.
+
+    `next` of each carried value is evaluated at the end of the body and may use its Lets. An extent
+    below 1 means no iteration.
+    """
 
     kind: LoopKind
     var: Var
@@ -449,8 +462,10 @@ class If(Stmt):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class While(Stmt):
-    """Entry only: run `body` as long as the one element of `condition` (rank 0, bool) is true; it is
-    read before each iteration."""
+    """Entry only: run `body` as long as the one element of `condition` (rank 0, bool) is true.
+
+    The condition is read before each iteration.
+    """
 
     condition: Buffer
     body: Block
@@ -475,7 +490,10 @@ class Store(Stmt):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """A buffer of a callee over memory of the caller: the element at `indices` is its first."""
+    """A buffer of a callee laid over memory of the caller.
+
+    The element at `indices` is its first; no indices mean the first element of the buffer.
+    """
 
     buffer: Buffer
     indices: tuple[Expr, ...] = ()
@@ -502,7 +520,9 @@ class Call(Stmt):
 @dataclass(frozen=True, slots=True, eq=False)
 class Fail(Stmt):
     """Report a bad value: `site` names the check, `position` the element, `value` what was read.
-    The kernel goes on; of several reports the smallest (site, position) is kept."""
+
+    The kernel goes on; of several reports the smallest (site, position) is kept.
+    """
 
     site: int
     position: Expr
