@@ -43,7 +43,8 @@ class Autocast(enum.StrEnum):
 class Operand:
     """An operand of an op. `dtypes` names the kinds that it takes; `group` ties dtypes together.
 
-    Operands of one group have one dtype. A variadic operand must be the last.
+    Operands of one group have one dtype; an empty group ties nothing (the operands of scan). A
+    variadic operand must be the last.
     """
 
     name: str
@@ -195,7 +196,7 @@ class OpDef:
                 f"{' or '.join(operand.kinds)}, received {type_.dtype}; frame.ops.cast converts"
             )
         first, dtype = groups.setdefault(operand.group, (operand.name, type_.dtype))
-        if dtype != type_.dtype:
+        if operand.group and dtype != type_.dtype:
             raise InvalidArgumentError(
                 f"operands {first!r} and {operand.name!r} of {self.name} must have one dtype, "
                 f"received {dtype} and {type_.dtype}; frame.ops.cast converts"
