@@ -65,6 +65,15 @@ if TYPE_CHECKING:
         shape_text,
     )
     from frame.core.targets import TargetDescription
+    from frame.core.tensors import (
+        HostStorage,
+        Storage,
+        Tensor,
+        as_tensor,
+        from_dlpack,
+        from_numpy,
+        set_transfer,
+    )
 
 _MODULES = {
     "frame.core.devices": "HOST Device",
@@ -82,6 +91,9 @@ _MODULES = {
         "shape_symbols shape_text"
     ),
     "frame.core.targets": "TargetDescription",
+    "frame.core.tensors": (
+        "HostStorage Storage Tensor as_tensor from_dlpack from_numpy set_transfer"
+    ),
 }
 _HOME = MappingProxyType(
     {name: module for module, names in _MODULES.items() for name in names.split()}

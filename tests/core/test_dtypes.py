@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from frame import core
 from frame.core import dtypes
 from frame.core.dtypes import DTYPES, DType, dtype
 from frame.core.errors import InvalidArgumentError
@@ -64,3 +67,14 @@ def test_core_needs_only_numpy() -> None:
         "sys.exit(repr(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_lazy_names_are_the_type_checkers_names() -> None:
+    for name in core.__all__:
+        assert getattr(core, name) is not None and name in dir(core)
+    source = Path(core.__file__).read_text("utf-8")
+    block = source[source.index("if TYPE_CHECKING") : source.index("_MODULES")]
+    declared = {part for part in re.findall(r"[A-Za-z_0-9]+", re.sub(r"from \S+", "", block))}
+    assert declared - {"if", "TYPE_CHECKING", "import"} == set(core.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        core.nothing  # noqa: B018

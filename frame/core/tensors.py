@@ -1,0 +1,334 @@
+"""Tensors: a shape and a dtype over memory that a device owns.
+
+On the host a tensor is a numpy array of native byte order, zero-copy in both directions. What lies
+on another device is a storage that only its backend can read; `Tensor.to` and `Tensor.numpy` move
+it through the transfer function that the runtime installs. Nothing else copies.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from frame.core import dlpack
+from frame.core.devices import HOST, Device
+from frame.core.dtypes import DType, dtype
+from frame.core.errors import DeviceError, InvalidArgumentError
+from frame.core.shapes import numel, shape_text
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """Memory that holds the elements of a tensor. A backend's storage adds what it needs."""
+
+    @property
+    def device(self) -> Device:
+        """The device that owns the memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the memory in bytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStorage:
+    """A numpy array in process memory; its strides and its write flag are those of the array."""
+
+    array: Array
+
+    @property
+    def device(self) -> Device:
+        """Always the host."""
+        return HOST
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return int(self.array.nbytes)
+
+
+Transfer: TypeAlias = "Callable[[Tensor, Device], Tensor]"
+
+_transfer: Transfer | None = None
+
+
+def set_transfer(function: Transfer | None) -> Transfer | None:
+    """Install the function that copies a tensor to another device; return the one before."""
+    global _transfer
+    before, _transfer = _transfer, function
+    return before
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tensor:
+    """A tensor: `storage` seen as elements of `dtype` in `shape`.
+
+    Make one with `from_numpy`, `from_dlpack` or `as_tensor`. The object never changes; the elements
+    change where they share memory with an array that somebody writes.
+    """
+
+    storage: Storage
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        needed = int(numel(self.shape)) * self.dtype.itemsize  # type: ignore[arg-type]
+        if self.storage.nbytes < needed:
+            raise InvalidArgumentError(
+                f"expected {needed} bytes for a tensor of shape {shape_text(self.shape)} and "
+                f"dtype {self.dtype}, received a storage of {self.storage.nbytes}"
+            )
+
+    @property
+    def device(self) -> Device:
+        """The device that owns the memory."""
+        return self.storage.device
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(numel(self.shape))  # type: ignore[arg-type]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the elements take when dense."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def readonly(self) -> bool:
+        """True where the memory is on the host and must not be written."""
+        array = self._host_array()
+        return array is not None and not array.flags.writeable
+
+    def numpy(self) -> Array:
+        """Return the elements as a numpy array: the memory itself on the host, else a copy.
+
+        Raises:
+            DeviceError: the device's memory can't be read.
+        """
+        array = self._host_array()
+        return array if array is not None else self.to(HOST).numpy()
+
+    def to(self, device: Device | str) -> Tensor:
+        """Return this tensor on `device`: itself where it is there already, else a copy.
+
+        Raises:
+            InvalidArgumentError: the text names no device.
+            DeviceError: there is no way to that device.
+        """
+        target = Device.parse(device)
+        if target == self.device:
+            return self
+        if _transfer is None:
+            raise DeviceError(
+                f"can't copy a tensor from {self.device} to {target}: no transfer function is "
+                "installed; import frame.runtime first"
+            )
+        return _transfer(self, target)
+
+    def copy(self) -> Tensor:
+        """Return a dense host tensor with memory of its own."""
+        return from_numpy(self.numpy(), copy=True)
+
+    def item(self) -> Any:
+        """Return the only element as a Python scalar.
+
+        Raises:
+            InvalidArgumentError: the tensor does not have exactly one element.
+        """
+        if self.size != 1:
+            raise InvalidArgumentError(
+                f"expected a tensor of one element, received shape {shape_text(self.shape)}"
+            )
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python scalars."""
+        return self.numpy().tolist()
+
+    def _host_array(self) -> Array | None:
+        return self.storage.array if isinstance(self.storage, HostStorage) else None
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor of rank 0 has no length")
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self._host_array()
+        if array is None:
+            if not copy:
+                raise InvalidArgumentError(
+                    f"this tensor lives on {self.device} and can't be seen as an array without a "
+                    "copy; call .numpy()"
+                )
+            return np.asarray(self.numpy(), dtype)
+        return np.array(array, dtype=dtype, copy=copy)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if stream is not None:
+            raise BufferError(f"host memory has no streams: expected None, received {stream!r}")
+        if dl_device is not None and tuple(dl_device) != dlpack.HOST_DEVICE:
+            raise BufferError(f"can't export to DLPack device {dl_device}; call .to() first")
+        array = self._host_array()
+        if array is None:
+            if dl_device is None or copy is False:
+                raise BufferError(f"can't export memory of {self.device}; call .to('cpu') first")
+            array = self.numpy()
+        return dlpack.export_array(array, self.dtype, max_version, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self._host_array() is None:
+            raise BufferError(f"{self.device} has no DLPack device number; call .to('cpu') first")
+        return dlpack.HOST_DEVICE
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self.numpy(), str(self.device)))
+
+    def _summary(self) -> str:
+        return f"shape={shape_text(self.shape)}, dtype={self.dtype}, device={self.device}"
+
+    def __repr__(self) -> str:
+        array = self._host_array()
+        if array is None:
+            return f"Tensor({self._summary()})"
+        text = np.array2string(array, separator=", ", threshold=100, edgeitems=3, prefix="Tensor(")
+        return f"Tensor({text}, {self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: a caption and a table of at most 8 x 8 elements."""
+        caption = f"Tensor({self._summary()})"
+        array = self._host_array()
+        if array is None:
+            body = f"<p>the elements are on {html.escape(str(self.device))}; call .numpy()</p>"
+            return f"<div><code>{html.escape(caption)}</code>{body}</div>"
+        plane, position = _last_plane(array)
+        note = f" &nbsp; showing {html.escape(position)}" if position else ""
+        head = f"<div><code>{html.escape(caption)}</code>{note}"
+        return f"{head}{_html_table(plane)}</div>"
+
+
+_EDGE = 4  # rows and columns shown at each end of a longer axis
+
+
+def _last_plane(array: Array) -> tuple[Array, str]:
+    """Return the first matrix of an array, and the text of its index where there are others."""
+    leading = max(array.ndim - 2, 0)
+    position = f"[{', '.join(['0'] * leading + [':', ':'])}]" if leading else ""
+    if array.size == 0:
+        return np.empty((0, 0), array.dtype), ""
+    return np.atleast_2d(array[(0,) * leading]), position
+
+
+def _shown(length: int) -> Iterator[int | None]:
+    """Yield the indices to show, with None for what is left out."""
+    if length <= 2 * _EDGE:
+        return iter(range(length))
+    return itertools.chain(range(_EDGE), [None], range(length - _EDGE, length))
+
+
+def _html_table(plane: Array) -> str:
+    if plane.size == 0:
+        return "<p>no elements</p>"
+    rows = "".join(
+        "<tr>" + "".join(_cell(plane, row, column) for column in _shown(plane.shape[1])) + "</tr>"
+        for row in _shown(plane.shape[0])
+    )
+    return f'<table style="text-align:right">{rows}</table>'
+
+
+def _cell(plane: Array, row: int | None, column: int | None) -> str:
+    if row is None or column is None:
+        return "<td>&hellip;</td>"
+    value = plane[row, column].item()
+    return f"<td>{html.escape(f'{value:.5g}' if isinstance(value, float) else str(value))}</td>"
+
+
+def _rebuild(array: Array, device: str) -> Tensor:
+    return from_numpy(array).to(device)
+
+
+def from_numpy(array: Any, copy: bool = False) -> Tensor:
+    """Return a host tensor over a numpy array, or over what `numpy.asarray` makes of a value.
+
+    The memory is shared, strides and write flag included, unless `copy` is True or generated code
+    could not read it: foreign byte order and unaligned elements are copied. A copy is dense.
+
+    Raises:
+        InvalidArgumentError: the array is masked, or frame has no such element type.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidArgumentError(
+            "expected an array without a mask; call .filled(value) on the masked array first"
+        )
+    try:
+        plain = np.asarray(array)
+    except ValueError as problem:
+        raise InvalidArgumentError(
+            f"expected an array, received a {type(array).__name__}: {problem}"
+        ) from problem
+    element = dtype(plain.dtype)
+    return _host_tensor(_readable(plain, element, copy), element)
+
+
+def from_dlpack(source: Any, *, copy: bool | None = None) -> Tensor:
+    """Return a host tensor over the memory of an object with `__dlpack__`, or of a capsule.
+
+    Read-only memory stays read-only. `copy=True` always copies; None and False share the memory.
+
+    Raises:
+        InvalidArgumentError: the object does not speak DLPack, or frame has no such element type.
+        BufferError: the memory can't be shared, for example because it is on another device.
+    """
+    is_capsule = type(source).__name__ == "PyCapsule"
+    if not is_capsule and not hasattr(source, "__dlpack__"):
+        raise InvalidArgumentError(
+            f"expected an object with __dlpack__, received a {type(source).__name__}"
+        )
+    array = dlpack.import_array(source, copy)
+    element = dtype(array.dtype)
+    return _host_tensor(array, element)
+
+
+def as_tensor(value: Any) -> Tensor:
+    """Return a tensor of a Tensor (itself), a numpy array, a DLPack producer or an array-like.
+
+    Raises:
+        InvalidArgumentError: numpy can't make an array of it, or its element type is not frame's.
+        BufferError: a DLPack producer can't share its memory.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, (np.ndarray, np.generic)) and hasattr(value, "__dlpack__"):
+        return from_dlpack(value)
+    return from_numpy(value)
+
+
+def _readable(array: Array, element: DType, copy: bool) -> Array:
+    aligned = all(stride % element.itemsize == 0 for stride in array.strides)
+    if copy or not array.dtype.isnative or not array.flags.aligned or not aligned:
+        return np.array(array, dtype=element.numpy, order="C", copy=True)
+    return array
+
+
+def _host_tensor(array: Array, element: DType) -> Tensor:
+    return Tensor(HostStorage(array), tuple(array.shape), element)
