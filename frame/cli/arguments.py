@@ -1,0 +1,144 @@
+"""The words of the command line that have a grammar of their own: inputs and model references."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frame.core.errors import InvalidArgumentError, NotFoundError
+
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")
+DIMENSIONS_BY_X = re.compile(r"^\w+(?:x\w+)*$")
+MEMBER = re.compile(r"^(?P<file>.*\.npz):(?P<member>[^/\\:]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One `--input` of `frame compile`: a shape, a dtype, and a name unless there is one input."""
+
+    name: str | None
+    shape: tuple[Any, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One `--input` of `frame run`: an array file, its member for .npz, and a name."""
+
+    name: str | None
+    path: Path
+    member: str | None = None
+
+
+def parse_input_spec(text: str) -> InputSpec:
+    """Parse `name=1x3x224x224`, `name=batch,784:float32` or either without the name.
+
+    Dimensions are separated by commas, or by `x` where no name holds an x; each is a number, a
+    symbol, or a sum of products of them. `scalar` is the shape without dimensions.
+
+    Raises:
+        InvalidArgumentError: with the grammar and the text that does not fit it.
+    """
+    from frame.core.dtypes import dtype
+    from frame.core.shapes import as_shape
+
+    name, rest = _split_name(text, "--input x=1x3x224x224 or --input x=batch,784:float32")
+    shape, _, type_name = rest.partition(":")
+    words = [] if shape == "scalar" else _dimensions(shape, text)
+    return InputSpec(name, as_shape(words), dtype(type_name or "float32"))
+
+
+def _dimensions(shape: str, text: str) -> list[str]:
+    separator = "," if "," in shape or not DIMENSIONS_BY_X.match(shape) else "x"
+    words = [word.strip() for word in shape.split(separator)]
+    if not all(words):
+        raise InvalidArgumentError(
+            f"--input {text}: expected dimensions such as 1x3x224x224 or batch,784 (commas where "
+            f"a name holds an x), received {shape!r}"
+        )
+    return words
+
+
+def parse_input_file(text: str) -> InputFile:
+    """Parse `name=image.npy`, `name=images.npz:member` or either without the name.
+
+    Raises:
+        InvalidArgumentError: when the file is neither .npy nor .npz with a member.
+    """
+    name, rest = _split_name(text, "--input x=image.npy or --input x=images.npz:member")
+    found = MEMBER.match(rest)
+    if found:
+        return InputFile(name, Path(found["file"]), found["member"])
+    if not rest.endswith(".npy"):
+        raise InvalidArgumentError(
+            f"--input {text}: expected an array file, image.npy or images.npz:member"
+        )
+    return InputFile(name, Path(rest))
+
+
+def _split_name(text: str, example: str) -> tuple[str | None, str]:
+    name, equals, rest = text.partition("=")
+    if not equals:
+        name, rest = "", text
+    if not rest or (equals and not NAME.match(name)):
+        raise InvalidArgumentError(f"--input {text}: expected {example}")
+    return name or None, rest
+
+
+def load_array(source: InputFile) -> Any:
+    """Read the array of an `--input`; files that hold Python objects are refused.
+
+    Raises:
+        NotFoundError: no such file, or no such member.
+        InvalidArgumentError: the file is damaged, or is not an array file.
+    """
+    import numpy as np
+
+    if not source.path.is_file():
+        raise NotFoundError(f"there is no file {source.path}")
+    try:
+        loaded = np.load(source.path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InvalidArgumentError(f"{source.path} is not a readable array file: {error}") from None
+    if source.member is None:
+        return loaded
+    with loaded as archive:
+        if source.member not in archive:
+            members = ", ".join(archive.files)
+            raise NotFoundError(f"{source.path} has no member {source.member!r}; it has {members}")
+        return archive[source.member]
+
+
+def by_name(items: Iterable[Any], names: list[str]) -> dict[str, Any]:
+    """Assign `--input` values to the inputs `names`; an item without a name needs a single input.
+
+    Raises:
+        InvalidArgumentError: an unknown, doubled or missing input.
+    """
+    found: dict[str, Any] = {}
+    for item in items:
+        name = item.name or _only(names)
+        if name not in names:
+            raise InvalidArgumentError(f"there is no input {name!r}; the inputs are {_list(names)}")
+        if name in found:
+            raise InvalidArgumentError(f"--input {name} is given twice")
+        found[name] = item
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InvalidArgumentError(f"missing --input for {_list(missing)}")
+    return found
+
+
+def _only(names: list[str]) -> str:
+    if len(names) != 1:
+        raise InvalidArgumentError(
+            f"--input needs a name (name=...) because the inputs are {_list(names)}"
+        )
+    return names[0]
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) or "none"
