@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from frame.backends.cpu.relocations import MACHINES, Machine, Patch
-
 from frame.core.errors import DeviceError, InternalError, NotFoundError, OutOfMemoryError
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

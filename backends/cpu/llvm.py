@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from frame.backends.cpu import elf
-
 from frame.core.errors import InternalError
 
 if TYPE_CHECKING:

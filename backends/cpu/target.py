@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from frame.backends.cpu import features as tables
-
 from frame.core import config
 from frame.core.errors import InvalidArgumentError, UnimplementedError
 from frame.core.targets import TargetDescription

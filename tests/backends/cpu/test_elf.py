@@ -10,9 +10,9 @@ import threading
 import weakref
 
 import pytest
+
 from frame.backends.cpu import elf, llvm
 from frame.backends.cpu.target import host_architecture, host_target, named_target
-
 from frame.core.errors import InternalError, NotFoundError
 
 MODULE = """

@@ -7,9 +7,9 @@ import sys
 import threading
 
 import pytest
+
 from frame.backends.cpu import elf, llvm
 from frame.backends.cpu.target import host_target, named_target
-
 from frame.core.errors import InternalError
 
 ADD = "define i64 @add(i64 %a, i64 %b) nounwind { %c = add i64 %a, %b\n ret i64 %c }"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from frame.backends.cpu import features as tables
 from frame.backends.cpu.target import (
     host_architecture,
@@ -13,7 +14,6 @@ from frame.backends.cpu.target import (
     named_target,
     parse_cpuinfo,
 )
-
 from frame.core import config
 from frame.core.errors import InvalidArgumentError
 
