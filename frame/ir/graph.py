@@ -347,6 +347,9 @@ for _python, _op in _BINARY.items():
     setattr(Value, f"__r{_python}__", _operator(_op, reflected=True))
 for _python, _op in _COMPARE.items():
     setattr(Value, f"__{_python}__", _operator(_op))
+# numpy arrays on the left then leave the operation to Value.
+setattr(Value, "__array_ufunc__", None)  # noqa: B010
+setattr(Value, "__iter__", lambda self: iter(op_table().operator("unpack", self)))  # noqa: B010
 setattr(Value, "__getitem__", _operator("getitem"))  # noqa: B010
 setattr(Value, "__neg__", lambda self: op_table().operator("neg", self))  # noqa: B010
 setattr(Value, "__abs__", lambda self: op_table().operator("abs", self))  # noqa: B010

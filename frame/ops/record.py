@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from frame.core.dtypes import DType
+from frame.core.devices import HOST
+from frame.core.dtypes import DType, dtype
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Dim
+from frame.core.shapes import Dim, numel, shape_text
 from frame.ir.graph import Attribute, Constant, Graph, TensorType, Value
 
 
@@ -41,10 +43,11 @@ class Autocast(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand of an op. `dtypes` names the kinds that it takes; `group` ties dtypes together.
+    """An operand of an op. `kinds` names the kinds that it takes; `group` ties dtypes together.
 
     Operands of one group have one dtype; an empty group ties nothing (the operands of scan). A
-    variadic operand must be the last.
+    variadic operand must be the last. `storage` admits the storage-only dtypes too, for ops that
+    move or cast elements and never compute with them.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Operand:
     group: str = "T"
     optional: bool = False
     variadic: bool = False
+    storage: bool = False
     doc: str = ""
 
 
@@ -62,7 +66,8 @@ _REQUIRED: Any = object()
 class AttributeSpec:
     """An attribute; kinds: int float bool str dtype size ints floats shape graph constant.
 
-    `default` is absent for a required attribute. `choices` limits a string.
+    `default` is absent for a required attribute; a default of None leaves the value to the op's
+    `canonicalize`, which must replace it. `choices` limits a string.
     """
 
     name: str
@@ -112,6 +117,7 @@ class GradientContext:
     needed: tuple[bool, ...]  # which operand gradients are wanted; others may be None
 
 
+Canonicalize = Callable[[tuple[TensorType, ...], Mapping[str, Attribute]], Mapping[str, Attribute]]
 InferTypes = Callable[
     [tuple[TensorType, ...], Mapping[str, Attribute]], TensorType | tuple[TensorType, ...]
 ]
@@ -123,6 +129,10 @@ Decomposition = Callable[[tuple[Value, ...], Mapping[str, Attribute]], Value | t
 @dataclass(frozen=True, slots=True)
 class OpDef:
     """An op: its schema, type rule, float64 reference, gradient, samples and traits.
+
+    `canonicalize` brings attributes into their one normal form with the operand types at hand (a
+    negative axis, a -1 in a shape), so that nodes that mean the same are equal; what it returns it
+    must leave alone when given it again. Results lie on the device of the operands.
 
     `reference` receives float operands in float64 (and integers as they are) and the attributes
     with symbols already bound to ints; its results are cast to the inferred dtypes by the
@@ -141,6 +151,7 @@ class OpDef:
     autocast: Autocast = Autocast.FOLLOW
     decomposition: Decomposition | None = None
     samples: Callable[[], Iterable[Sample]] = tuple
+    canonicalize: Canonicalize | None = None
 
     def check(
         self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
@@ -153,18 +164,21 @@ class OpDef:
         """
         normal = self.normalize(attributes)
         self._check_operands(operands)
-        types = self.infer(operands, normal)
-        return normal, types if isinstance(types, tuple) else (types,)
+        if self.canonicalize is not None:
+            changed = {**normal, **self.canonicalize(operands, normal)}
+            normal = MappingProxyType(changed)
+        inferred = self.infer(operands, normal)
+        types = inferred if isinstance(inferred, tuple) else (inferred,)
+        for type_ in types:
+            self._check_size(type_)
+        return normal, self._on_device(operands, types)
 
     def normalize(self, attributes: Mapping[str, Attribute]) -> Mapping[str, Attribute]:
         """Return the attributes in canonical types, defaults filled in, sorted by name."""
         specs = {spec.name: spec for spec in self.attributes}
         for name in attributes:
             if name not in specs:
-                known = ", ".join(specs) or "none"
-                raise InvalidArgumentError(
-                    f"{self.name} has no attribute {name!r}; its attributes are: {known}"
-                )
+                raise InvalidArgumentError(self._unknown(name, tuple(specs)))
         values = {}
         for spec in sorted(self.attributes, key=lambda item: item.name):
             if spec.name in attributes:
@@ -174,6 +188,33 @@ class OpDef:
             else:
                 values[spec.name] = spec.default
         return MappingProxyType(values)
+
+    def _unknown(self, name: str, known: tuple[str, ...]) -> str:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]!r}" if near else ""
+        return (
+            f"{self.name} has no attribute {name!r}{hint}; its attributes are: "
+            f"{', '.join(known) or 'none'}"
+        )
+
+    def _check_size(self, type_: TensorType) -> None:
+        if any(isinstance(size, int) and size < 0 for size in type_.shape):
+            raise InvalidArgumentError(
+                f"the result of {self.name} would have the shape {shape_text(type_.shape)}; "
+                "sizes must not be negative"
+            )
+        numel(type_.shape)
+
+    def _on_device(
+        self, operands: tuple[TensorType, ...], types: tuple[TensorType, ...]
+    ) -> tuple[TensorType, ...]:
+        device = operands[0].device if operands else HOST
+        if any(operand.device != device for operand in operands):
+            places = ", ".join(str(operand.device) for operand in operands)
+            raise InvalidArgumentError(
+                f"the operands of {self.name} must lie on one device, received {places}"
+            )
+        return types if device == HOST else tuple(replace(t, device=device) for t in types)
 
     def _check_operands(self, operands: tuple[TensorType, ...]) -> None:
         least = sum(not (o.optional or o.variadic) for o in self.operands)
@@ -190,16 +231,17 @@ class OpDef:
     def _check_dtype(
         self, operand: Operand, type_: TensorType, groups: dict[str, tuple[str, DType]]
     ) -> None:
-        if type_.dtype.kind not in operand.kinds or type_.dtype.storage_only:
+        stored = type_.dtype.storage_only and not operand.storage
+        if type_.dtype.kind not in operand.kinds or stored:
             raise InvalidArgumentError(
                 f"operand {operand.name!r} of {self.name} must be of kind "
                 f"{' or '.join(operand.kinds)}, received {type_.dtype}; frame.ops.cast converts"
             )
-        first, dtype = groups.setdefault(operand.group, (operand.name, type_.dtype))
-        if operand.group and dtype != type_.dtype:
+        first, common = groups.setdefault(operand.group, (operand.name, type_.dtype))
+        if operand.group and common != type_.dtype:
             raise InvalidArgumentError(
                 f"operands {first!r} and {operand.name!r} of {self.name} must have one dtype, "
-                f"received {dtype} and {type_.dtype}; frame.ops.cast converts"
+                f"received {common} and {type_.dtype}; frame.ops.cast converts"
             )
 
 
@@ -212,7 +254,9 @@ def _is_number(value: object) -> bool:
 
 
 def _sequence(value: Any, test: Callable[[Any], bool], convert: Callable[[Any], Any]) -> Any:
-    items = tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else None
+    if test(value):
+        return (convert(value),)
+    items = tuple(value) if isinstance(value, (tuple, list, range, np.ndarray)) else None
     if items is None or not all(test(item) for item in items):
         raise TypeError
     return tuple(convert(item) for item in items)
@@ -240,23 +284,29 @@ def _identity(value: Any) -> Any:
     return value
 
 
+def _constant(value: Any) -> Constant:
+    return value if isinstance(value, Constant) else Constant(value)
+
+
 # kind -> how a value of that kind is checked and brought into its canonical type
 _CONVERTERS: Mapping[str, Callable[[Any], Attribute]] = {
     "int": lambda v: _scalar(v, _is_int, int),
     "float": lambda v: _scalar(v, _is_number, float),
     "bool": lambda v: _scalar(v, _kind(bool, np.bool_), bool),
     "str": lambda v: _scalar(v, _kind(str), str),
-    "dtype": lambda v: _scalar(v, _kind(DType), _identity),
+    "dtype": dtype,
     "size": lambda v: _scalar(v, _is_size, _size),
     "ints": lambda v: _sequence(v, _is_int, int),
     "floats": lambda v: _sequence(v, _is_number, float),
     "shape": lambda v: _sequence(v, _is_size, _size),
     "graph": lambda v: _scalar(v, _kind(Graph), _identity),
-    "constant": lambda v: _scalar(v, _kind(Constant), _identity),
+    "constant": lambda v: _scalar(v, _kind(Constant, np.ndarray), _constant),
 }
 
 
 def _normal(op: str, spec: AttributeSpec, value: Attribute) -> Attribute:
+    if value is None and spec.default is None:
+        return None
     try:
         normal = _CONVERTERS[spec.kind](value)
     except TypeError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from frame.ir.builder import current_builder
@@ -15,6 +16,9 @@ from frame.ops.record import OpDef
 _NAME = re.compile(r"^[a-z][a-z0-9_]{0,63}$")
 _RESERVED = frozenset({"input", "return", "update", "graph"})
 _records: dict[str, OpDef] = {}
+_forms: dict[str, Callable[..., Any]] = {}
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def register(record: OpDef) -> OpDef:
@@ -77,3 +81,17 @@ def apply(name: str, *operands: Any, **attributes: Attribute) -> Any:
 
     results = create_node(name, as_operands(lookup(name), operands), attributes)
     return results[0] if len(results) == 1 else results
+
+
+def python_form(function: AnyFunction) -> AnyFunction:
+    """Expose a handwritten builder as `frame.ops.<its name>`, in place of a generated one.
+
+    A trailing underscore of the name is dropped (`slice_` becomes `frame.ops.slice`).
+    """
+    _forms[function.__name__.rstrip("_")] = function
+    return function
+
+
+def python_forms() -> Mapping[str, Callable[..., Any]]:
+    """Return the handwritten builders by name."""
+    return MappingProxyType(_forms)

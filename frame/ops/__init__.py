@@ -1,0 +1,38 @@
+"""The ops of frame: one record an op, and one function a record.
+
+Every function appends a node to the active graph builder and returns its result (or results).
+Operands are graph values; Python scalars are weak; numpy arrays become constants.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from frame.ir.graph import install_op_table
+from frame.ops import api, registry
+from frame.ops.registry import lookup, records, register, unregister
+
+FAMILIES = (
+    "elementwise",
+    "compare",
+    "constant",
+)
+"""The modules whose import registers the built-in ops."""
+
+for _family in FAMILIES:
+    importlib.import_module(f"frame.ops.{_family}")
+
+install_op_table(api.Table())
+_FUNCTIONS = api.functions()
+globals().update(_FUNCTIONS)
+
+__all__ = ("lookup", "records", "register", "unregister", *sorted(_FUNCTIONS))
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """Return the function of an op that was registered after the import of this package."""
+    if name.startswith("_") or name not in {record.name for record in registry.records()}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return api.builder(registry.lookup(name))
