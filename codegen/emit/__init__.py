@@ -1,0 +1,1 @@
+"""Emission: text from loop IR, and no decisions."""

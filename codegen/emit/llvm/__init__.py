@@ -1,0 +1,5 @@
+"""Loop IR to LLVM IR text (opaque pointers, LLVM 20 or later), for x86-64 and AArch64."""
+
+from frame.codegen.emit.llvm.module import emit_module, entry_symbol, kernel_symbols, launch_order
+
+__all__ = ["emit_module", "entry_symbol", "kernel_symbols", "launch_order"]

@@ -1,0 +1,254 @@
+"""A loop module as one LLVM module: kernels, thunks, constants and the entry.
+
+    kernel body   internal void @NAME.body(buffer ptr ..., scalar i64 ..., i64 chunk [, fail, status])
+    kernel thunk  void @NAME(ptr args, i64 chunk)   unpacks one word a parameter, what launch calls
+    entry         i64 @NAME(ptr context)            0 = ok, 1 = a check failed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from frame.codegen.emit.llvm.statements import (
+    bad_status,
+    emit_block,
+    place_buffer,
+    walk,
+)
+from frame.codegen.emit.llvm.writer import FunctionWriter
+from frame.codegen.loops import ir
+from frame.codegen.loops.ir import Entry, Kernel, Module, Place
+from frame.core.targets import TargetDescription
+
+NAME_LENGTH = 64
+
+# The words of the context that the entry receives.
+CONTEXT = (
+    "pool",
+    "launch",
+    "fail",
+    "status",
+    "arena",
+    "buffers",
+    "symbols",
+    "offsets",
+    "profile",
+    "clock",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """What callers must know of a kernel: its symbols, and whether it reports bad values."""
+
+    kernel: Kernel
+    body: str
+    thunk: str
+    fails: bool
+
+
+def safe_name(text: str) -> str:
+    """Return `text` as a bounded symbol of letters, digits, `_` and `.`."""
+    cleaned = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:NAME_LENGTH]
+    return cleaned if re.match(r"[A-Za-z_]", cleaned) else f"k{cleaned}"[:NAME_LENGTH]
+
+
+def entry_symbol(module: Module) -> str:
+    """Return the symbol of the entry function in the emitted module."""
+    return safe_name(module.entry.name)
+
+
+def kernel_symbols(module: Module) -> Mapping[str, str]:
+    """Return the symbol of each kernel's thunk by kernel name; all are distinct."""
+    taken = {entry_symbol(module)}
+    symbols: dict[str, str] = {}
+    for position, kernel in enumerate(module.kernels):
+        symbol = safe_name(kernel.name)
+        if symbol in taken or f"{symbol}.body" in taken:
+            symbol = f"{symbol[: NAME_LENGTH - 8]}.{position}"
+        taken |= {symbol, f"{symbol}.body"}
+        symbols[kernel.name] = symbol
+    return symbols
+
+
+def launch_order(module: Module) -> tuple[str, ...]:
+    """Return the kernel of each Launch in text order: launch i owns profile words 2i (nanoseconds,
+    summed over its runs) and 2i + 1 (number of runs)."""
+    return tuple(launch.kernel for launch in _launches(module.entry))
+
+
+def _launches(entry: Entry) -> list[ir.Launch]:
+    return [statement for statement in walk(entry.body) if isinstance(statement, ir.Launch)]
+
+
+def emit_module(module: Module, target: TargetDescription, profile: bool = False) -> str:
+    """Return the LLVM IR text of a loop module for a target.
+
+    The text defines `entry_symbol(module)` and the thunks of `kernel_symbols(module)` and needs no
+    other symbol. It holds no data layout: the compiler's target machine sets it. With `profile` each
+    Launch reads the clock before and after and adds to its profile words, which must then exist.
+
+    Raises:
+        UnimplementedError: a cast from or to a dtype that is for storage only.
+        InternalError: loop IR that the verifier would refuse.
+    """
+    declarations: dict[str, str] = {}
+    kernels = _kernel_infos(module)
+    functions: list[str] = []
+    for info in kernels.values():
+        functions.append(_kernel_body(info, FunctionWriter(target, declarations, kernels)))
+        if _needs_thunk(module, info.kernel.name):
+            functions.append(_thunk(info))
+    writer = FunctionWriter(target, declarations, kernels, profile=profile)
+    functions.append(_entry(module, writer))
+    constants = [_constant(index, data) for index, data in enumerate(module.constants)]
+    header = [f"; module {safe_name(module.name)}", f'target triple = "{target.triple}"']
+    footer = [_attributes(target), '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.full"}']
+    parts = (header, constants, functions, sorted(declarations.values()), footer)
+    return "\n".join("\n".join(part) + "\n" for part in parts)
+
+
+def _kernel_infos(module: Module) -> dict[str, KernelInfo]:
+    symbols = kernel_symbols(module)
+    fails = _failing(module.kernels)
+    return {
+        kernel.name: KernelInfo(
+            kernel, f"{symbols[kernel.name]}.body", symbols[kernel.name], kernel.name in fails
+        )
+        for kernel in module.kernels
+    }
+
+
+def _failing(kernels: Iterable[Kernel]) -> set[str]:
+    """The kernels that can report a bad value, themselves or through one they call."""
+    calls: dict[str, set[str]] = {}
+    fails: set[str] = set()
+    for kernel in kernels:
+        statements = list(walk(kernel.body))
+        calls[kernel.name] = {s.kernel for s in statements if isinstance(s, ir.Call)}
+        if any(isinstance(statement, ir.Fail) for statement in statements):
+            fails.add(kernel.name)
+    while True:
+        more = {name for name, called in calls.items() if called & fails} - fails
+        if not more:
+            return fails
+        fails |= more
+
+
+def _needs_thunk(module: Module, name: str) -> bool:
+    """A kernel has one if it is launched, or if nothing calls it either."""
+    blocks = [kernel.body for kernel in module.kernels] + [module.entry.body]
+    statements = [statement for block in blocks for statement in walk(block)]
+    launched = any(isinstance(s, ir.Launch) and s.kernel == name for s in statements)
+    called = any(isinstance(s, ir.Call) and s.kernel == name for s in statements)
+    return launched or not called
+
+
+def _attributes(target: TargetDescription) -> str:
+    features = ",".join(
+        feature if feature[0] in "+-" else f"+{feature}" for feature in target.features
+    )
+    pairs = {
+        "target-cpu": target.cpu,
+        "target-features": features,
+        "prefer-vector-width": str(target.vector_bits),
+        "no-trapping-math": "true",
+    }
+    texts = [f'"{name}"="{value}"' for name, value in pairs.items() if value]
+    # Without builtins LLVM never turns a loop into memcpy or memset.
+    return f'attributes #0 = {{ nounwind "no-builtins" {" ".join(texts)} }}'
+
+
+def _constant(index: int, data: ir.ConstantData) -> str:
+    text = "".join(f"\\{byte:02X}" for byte in data.data)
+    return f'@constant.{index} = internal constant [{len(data.data)} x i8] c"{text}", align 64'
+
+
+def _define(signature: str, writer: FunctionWriter, note: str = "") -> str:
+    comments = [f"; {line}" for line in note.splitlines()]
+    lines = (*comments, f"define {signature} #0 {{", "start:", *writer.prologue, *writer.body, "}")
+    return "\n".join(lines) + "\n"
+
+
+def _kernel_body(info: KernelInfo, writer: FunctionWriter) -> str:
+    kernel = info.kernel
+    parameters = [f"ptr %b{position}" for position in range(len(kernel.buffers))]
+    for position, scalar in enumerate(kernel.scalars):
+        writer.variables[scalar] = f"%s{position}"
+        parameters.append(f"i64 %s{position}")
+    parameters.append("i64 %chunk")
+    if info.fails:
+        writer.fail, writer.status = "%fail", "%status"
+        parameters += ["ptr %fail", "ptr %status"]
+    for position, buffer in enumerate(kernel.buffers):
+        place_buffer(writer, buffer, f"%b{position}")
+    emit_block(writer, kernel.body)
+    writer.line("ret void")
+    return _define(f"internal void @{info.body}({', '.join(parameters)})", writer, kernel.note)
+
+
+def _thunk(info: KernelInfo) -> str:
+    kernel = info.kernel
+    types = ["ptr"] * len(kernel.buffers) + ["i64"] * len(kernel.scalars)
+    failing = ["ptr", "ptr"] if info.fails else []
+    lines = [line for word, type_ in enumerate(types + failing) for line in _unpack(word, type_)]
+    operands = [f"{type_} %w{word}" for word, type_ in enumerate(types + failing)]
+    operands.insert(len(types), "i64 %chunk")
+    lines += [f"  call void @{info.body}({', '.join(operands)})", "  ret void", "}"]
+    head = f"define dso_local void @{info.thunk}(ptr %args, i64 %chunk) #0 {{"
+    return "\n".join((head, *lines)) + "\n"
+
+
+def _unpack(word: int, type_: str, base: str = "%args", name: str = "") -> list[str]:
+    name = name or f"%w{word}"
+    slot = f"{name}.slot"
+    return [
+        f"  {slot} = getelementptr inbounds i64, ptr {base}, i64 {word}",
+        f"  {name} = load {type_}, ptr {slot}, align 8",
+    ]
+
+
+def _entry(module: Module, writer: FunctionWriter) -> str:
+    entry = module.entry
+    writer.launches = _launches(entry)
+    writer.fail, writer.status = "%fail", "%status"
+    for word, name in enumerate(CONTEXT):
+        writer.prologue += _unpack(word, "ptr", "%context", f"%{name}")
+    longest = max((_words(launch) for launch in _launches(entry)), default=0)
+    writer.prologue.append(f"  %args = alloca [{max(longest, 1)} x i64], align 8")
+    _bind_symbols(writer, entry.scalars)
+    for placement in entry.placements:
+        place_buffer(writer, placement.buffer, _placed(writer, placement))
+    emit_block(writer, entry.body)
+    bad = bad_status(writer)
+    writer.line(f"ret i64 {writer.value(f'zext i1 {bad} to i64')}")
+    return _define(f"dso_local i64 @{entry_symbol(module)}(ptr %context)", writer)
+
+
+def _words(launch: ir.Launch) -> int:
+    return len(launch.buffers) + len(launch.scalars) + 2
+
+
+def _bind_symbols(writer: FunctionWriter, scalars: Sequence[ir.Var]) -> None:
+    for position, scalar in enumerate(scalars):
+        name = f"%symbol{position}"
+        writer.prologue += _unpack(position, "i64", "%symbols", name)
+        writer.variables[scalar] = name
+
+
+def _placed(writer: FunctionWriter, placement: ir.Placement) -> str:
+    """Emit the address of an entry buffer."""
+    slot = placement.slot
+    if placement.place is Place.CONSTANT:
+        return f"@constant.{slot}"
+    with writer.in_prologue():
+        if placement.place is Place.ARGUMENT:
+            word = writer.value(f"getelementptr inbounds i64, ptr %buffers, i64 {slot}")
+            return writer.value(f"load ptr, ptr {word}, align 8")
+        offset = str(slot)
+        if placement.place is Place.TABLE:
+            word = writer.value(f"getelementptr inbounds i64, ptr %offsets, i64 {slot}")
+            offset = writer.value(f"load i64, ptr {word}, align 8")
+        return writer.value(f"getelementptr i8, ptr %arena, i64 {offset}")
