@@ -171,8 +171,23 @@ def _half_to(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
 
 
 def _to_half(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
-    wide = cast(writer, x, source, float32)
-    return narrow(writer, wide, target)
+    if source.dtype.bits <= 16:
+        return narrow(writer, cast(writer, x, source, float32), target)
+    if source.dtype.bits == 64:
+        x = _rounded_to_odd_at_bit_11(writer, x, source)
+    wide = cast(writer, x, source, float64)
+    return _float_to_half(writer, wide, Type(float64, source.lanes), target)
+
+
+def _rounded_to_odd_at_bit_11(writer: FunctionWriter, x: str, type_: Type) -> str:
+    """Make an integer of 2**53 or more exact in float64, so that only the last rounding counts."""
+    lanes = _Lanes(writer, type_.lanes)
+    low = lanes.integer("and", x, 0x7FF, type_)
+    lost = lanes.choose(lanes.integer("icmp ne", low, 0, type_), constant(type_, 0x800), 0, type_)
+    odd = lanes.integer("or", lanes.integer("and", x, ~0x7FF, type_), lost, type_)
+    high = lanes.integer("ashr" if type_.dtype.kind == "int" else "lshr", x, 53, type_)
+    fits = lanes.integer("icmp ult", lanes.integer("add", high, 1, type_), 2, type_)
+    return lanes.choose(fits, x, odd, type_)
 
 
 def _float_to_half(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
@@ -311,7 +326,9 @@ def _float32_fma(writer: FunctionWriter, count: int, operands: Sequence[str]) ->
     error = lanes.real("fadd", left, lanes.real("fsub", c, part, wide), wide)
     bits = lanes.convert("bitcast", total, wide, lanes.int64)
     error_bits = lanes.convert("bitcast", error, wide, lanes.int64)
-    signs = lanes.integer("ashr", lanes.integer("xor", bits, error_bits, lanes.int64), 63, lanes.int64)
+    signs = lanes.integer(
+        "ashr", lanes.integer("xor", bits, error_bits, lanes.int64), 63, lanes.int64
+    )
     step = lanes.integer("or", signs, 1, lanes.int64)  # +1 away from zero, -1 toward it
     even = lanes.integer("icmp eq", lanes.integer("and", bits, 1, lanes.int64), 0, lanes.int64)
     inexact = lanes.real("fcmp one", error, 0.0, wide)
@@ -320,4 +337,3 @@ def _float32_fma(writer: FunctionWriter, count: int, operands: Sequence[str]) ->
     odd = lanes.choose(adjust, moved, bits, lanes.int64)
     result = lanes.convert("bitcast", odd, lanes.int64, wide)
     return lanes.convert("fptrunc", result, wide, lanes.float32)
-

@@ -148,14 +148,24 @@ BINARY: Mapping[tuple[BinaryOp, str], str] = {
 }
 
 # The comparison under which `a` is chosen.
-EXTREMES: Mapping[BinaryOp, CompareOp] = {BinaryOp.MIN: CompareOp.LT, BinaryOp.MAX: CompareOp.GT}
+EXTREMES: Mapping[BinaryOp, CompareOp] = {
+    BinaryOp.MIN: CompareOp.LT,
+    BinaryOp.MAX: CompareOp.GT,
+    BinaryOp.MINIMUM: CompareOp.LT,
+    BinaryOp.MAXIMUM: CompareOp.GT,
+}
+NAN_WINS = frozenset({BinaryOp.MINIMUM, BinaryOp.MAXIMUM})
 
 
 def binary(writer: FunctionWriter, op: BinaryOp, type_: Type, a: str, b: str) -> str:
     """Emit a binary operator on operands of `type_`."""
     if op in EXTREMES:
-        chosen = compare(writer, EXTREMES[op], type_, a, b)
-        return select(writer, type_, (Type(bool_, type_.lanes), chosen), a, b)
+        chosen = Type(bool_, type_.lanes), compare(writer, EXTREMES[op], type_, a, b)
+        result = select(writer, type_, chosen, a, b)
+        if op not in NAN_WINS or not type_.dtype.is_float:
+            return result
+        is_nan = Type(bool_, type_.lanes), compare(writer, CompareOp.NE, type_, a, a)
+        return select(writer, type_, is_nan, a, result)
     if _is_half(type_):
         wide = Type(float32, type_.lanes)
         return narrow(writer, binary(writer, op, wide, *_widened(writer, type_, (a, b))), type_)
@@ -193,9 +203,7 @@ def _compare(writer: FunctionWriter, expr: ir.Compare, operands: Sequence[str]) 
     return compare(writer, expr.op, expr.a.type, operands[0], operands[1])
 
 
-def select(
-    writer: FunctionWriter, type_: Type, condition: tuple[Type, str], a: str, b: str
-) -> str:
+def select(writer: FunctionWriter, type_: Type, condition: tuple[Type, str], a: str, b: str) -> str:
     """Emit a choice between two operands of `type_`."""
     text, condition_text = llvm_type(type_), llvm_type(condition[0])
     return writer.value(f"select {condition_text} {condition[1]}, {text} {a}, {text} {b}")
@@ -275,9 +283,7 @@ def _as_vector(writer: FunctionWriter, type_: Type, operand: str) -> tuple[str, 
     return text, writer.value(f"insertelement {text} poison, {element} {operand}, i32 0")
 
 
-def shuffle(
-    writer: FunctionWriter, type_: Type, a: str, b: str, pattern: Sequence[int]
-) -> str:
+def shuffle(writer: FunctionWriter, type_: Type, a: str, b: str, pattern: Sequence[int]) -> str:
     """Emit lanes chosen from two operands of `type_`; one lane gives a scalar."""
     text, left = _as_vector(writer, type_, a)
     _, right = _as_vector(writer, type_, b)

@@ -75,7 +75,7 @@ def element_type(buffer: Buffer) -> str:
 def _scalar_address(
     writer: FunctionWriter, buffer: Buffer, indices: Sequence[str], masked: bool
 ) -> str:
-    """The address of one element. Behind a mask it may be out of bounds, so it must not be poison."""
+    """The address of an element; behind a mask it may be out of bounds, so it isn't poison."""
     memory, flags = memory_of(writer, buffer), "" if masked else " nsw"
     offset = "0"
     for index, stride in zip(indices, memory.strides, strict=True):

@@ -1,8 +1,8 @@
 """A loop module as one LLVM module: kernels, thunks, constants and the entry.
 
-    kernel body   internal void @NAME.body(buffer ptr ..., scalar i64 ..., i64 chunk [, fail, status])
-    kernel thunk  void @NAME(ptr args, i64 chunk)   unpacks one word a parameter, what launch calls
-    entry         i64 @NAME(ptr context)            0 = ok, 1 = a check failed
+kernel body   internal void @NAME.body(buffer ptr ..., scalar i64 ..., i64 chunk [, fail, status])
+kernel thunk  void @NAME(ptr args, i64 chunk)   unpacks one word a parameter, what launch calls
+entry         i64 @NAME(ptr context)            0 = ok, 1 = a check failed
 """
 
 from __future__ import annotations

@@ -153,6 +153,20 @@ def _if(writer: FunctionWriter, statement: ir.If) -> None:
     writer.open_block(done)
 
 
+def _while(writer: FunctionWriter, statement: ir.While) -> None:
+    head, body, done = map(writer.new_label, ("while", "body", "done"))
+    writer.branch(head)
+    writer.open_block(head)
+    address = memory_of(writer, statement.condition).pointer
+    byte = writer.value(f"load i8, ptr {address}, align 1")
+    writer.branch_if(writer.value(f"icmp ne i8 {byte}, 0"), body, done)
+    writer.open_block(body)
+    with writer.scope():
+        emit_block(writer, statement.body)
+    writer.branch(head)
+    writer.open_block(done)
+
+
 def _copy(writer: FunctionWriter, statement: ir.Copy) -> None:
     extents = evaluate_all(writer, statement.extents)
     target = view_pointer(writer, statement.target), statement.target.buffer
@@ -287,6 +301,7 @@ STATEMENTS: Mapping[type[ir.Stmt], Row] = {
     ir.Let: _let,
     ir.For: _for,
     ir.If: _if,
+    ir.While: _while,
     ir.Alloc: _alloc,
     ir.Store: _store,
     ir.Copy: _copy,
@@ -300,6 +315,7 @@ STATEMENTS: Mapping[type[ir.Stmt], Row] = {
 
 NESTED: Mapping[type[ir.Stmt], tuple[str, ...]] = {
     ir.For: ("body",),
+    ir.While: ("body",),
     ir.If: ("then", "otherwise"),
 }
 
