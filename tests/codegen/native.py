@@ -1,4 +1,4 @@
-"""Run emitted modules in the tests: kernels through their thunks, entries through a serial launch."""
+"""Run emitted modules: kernels through their thunks, entries with a serial launch."""
 
 import ctypes
 

@@ -1,8 +1,9 @@
 """A loop module as one LLVM module: kernels, thunks, constants and the entry.
 
-kernel body   internal void @NAME.body(buffer ptr ..., scalar i64 ..., i64 chunk [, fail, status])
-kernel thunk  void @NAME(ptr args, i64 chunk)   unpacks one word a parameter, what launch calls
-entry         i64 @NAME(ptr context)            0 = ok, 1 = a check failed
+A kernel becomes an internal function of its buffers, scalars, the chunk and (where it reports bad
+values) the fail function and the status words. A thunk `void @NAME(ptr args, i64 chunk)`, which the
+launch function calls, unpacks one word a parameter. The entry is `i64 @NAME(ptr context)`: 0 = ok,
+1 = a check failed.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
     """Return the LLVM IR text of a loop module for a target.
 
     The text defines `entry_symbol(module)` and the thunks of `kernel_symbols(module)` and needs no
-    other symbol. It holds no data layout: the compiler's target machine sets it. With `profile` each
-    Launch reads the clock before and after and adds to its profile words, which must then exist.
+    other symbol. It holds no data layout: the compiler's target machine sets it. With `profile`
+    each Launch reads the clock before and after and adds to its profile words, which must exist.
 
     Raises:
         UnimplementedError: a cast from or to a dtype that is for storage only.

@@ -38,7 +38,7 @@ def test_an_elementwise_kernel_computes(lanes):
 
 
 def scale_module():
-    """Two launches: y = x * 2 over chunks of 4, then y = y + size (a check fails on values > 90)."""
+    """Launches y = x * 2 in chunks of 4, then y = y + size; a check fails on values > 90."""
     n = b.fresh("n")
     x, y = b.buffer("x", dt.float32, [n]), b.buffer("y", dt.float32, [n])
     chunk, body = b.fresh("chunk"), b.Body()
