@@ -8,6 +8,7 @@ process; everything known to do so is refused before LLVM's back end sees it.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -21,7 +22,12 @@ from frame.core.errors import InternalError
 if TYPE_CHECKING:
     from frame.core.targets import TargetDescription
 
-_LOCK = threading.Lock()
+_LOCK = threading.Lock()  # LLVM's contexts and llvmlite's calls are for one thread at a time
+if hasattr(os, "register_at_fork"):
+    # A fork waits for a running compile: the child would find LLVM's locks held by nobody.
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 
 # Text that makes LLVM stop the process on some target, found outside strings and comments: inline
 # assembly needs a parser that is not linked in, the others have no lowering on a CPU of ours.

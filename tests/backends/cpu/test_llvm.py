@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -135,6 +136,30 @@ def test_threads_may_compile_together(target):
     for thread in threads:
         thread.join()
     assert len(results) == 8 and len(set(results)) == 1
+
+
+def test_a_fork_during_compiles_leaves_a_child_that_can_compile(target):
+    stop = threading.Event()
+
+    def compile_on():
+        while not stop.is_set():
+            llvm.compile_ir(ADD, target)
+
+    thread = threading.Thread(target=compile_on)
+    thread.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    status = 0 if llvm.compile_ir(ADD, target)[:4] == b"\x7fELF" else 2
+                finally:
+                    os._exit(status)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_loading_needs_no_llvmlite():

@@ -1,0 +1,399 @@
+"""The thread pool: every chunk once, whoever calls, however threads sleep, fork or end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from frame.backends.cpu import pool as pool_module
+from frame.backends.cpu.pool import Pool, get_pool, pool_object, set_num_threads
+from frame.backends.cpu.pool_ir import CHUNK_BITS, FIELDS
+from frame.backends.cpu.pool_ir import pool_module as pool_text
+from frame.backends.cpu.target import named_target
+
+from frame.core.errors import InvalidArgumentError
+from tests.backends.cpu.pool_kernels import (
+    POINTER,
+    WORD,
+    adder,
+    code,
+    launch,
+    pool_of,
+    run_and_check,
+)
+
+WAITS = ("futex", "portable")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(params=WAITS)
+def pool(request):
+    with pool_of(3, request.param) as pool:
+        assert pool.portable == (request.param == "portable")
+        yield pool
+
+
+@pytest.mark.parametrize("chunks", [-5, 0, 1, 2, 3, 7, 64, 1000])
+def test_every_chunk_runs_exactly_once(pool, chunks):
+    for _ in range(20):
+        counters = (WORD * 1001)()
+        launch(pool, "add", adder(counters), chunks)
+        assert list(counters) == [1] * max(chunks, 0) + [0] * (1001 - max(chunks, 0))
+
+
+def test_more_chunks_than_the_claim_word_counts(pool):
+    chunks = (1 << CHUNK_BITS) + 12345
+    counters = (WORD * 2)()
+    launch(pool, "tally", adder(counters), chunks)
+    assert list(counters) == [chunks, chunks * (chunks - 1) // 2]
+
+
+def test_the_generation_wraps(pool):
+    state = ctypes.c_uint64.from_address(pool.address + FIELDS["state"])
+    state.value = ((1 << 40) - 2) << CHUNK_BITS
+    for _ in range(5):
+        run_and_check(pool, 33)
+    assert state.value >> CHUNK_BITS == 3
+
+
+def test_workers_take_part(pool):
+    deadline = time.monotonic() + 20
+    while min(pool.worker_chunks()) == 0 and time.monotonic() < deadline:
+        run_and_check(pool, 16, work=20000)
+    assert len(pool.worker_chunks()) == 2 and min(pool.worker_chunks()) > 0
+
+
+def test_sleeping_workers_are_woken(pool):
+    before = sum(pool.worker_chunks())
+    deadline = time.monotonic() + 20
+    while sum(pool.worker_chunks()) == before and time.monotonic() < deadline:
+        time.sleep(0.01)  # two hundred times the spin
+        run_and_check(pool, 64, work=20000)
+    assert sum(pool.worker_chunks()) > before
+
+
+def test_launch_sleep_launch_with_random_pauses(pool):
+    """Launches at every phase of a worker's way to sleep."""
+    chance = random.Random(3)
+    for _ in range(300):
+        run_and_check(pool, chance.choice((2, 3, 5, 40)), work=chance.choice((0, 100)))
+        pause = time.perf_counter() + chance.uniform(0, 150e-6)
+        while time.perf_counter() < pause:
+            pass
+    sleepers = ctypes.c_int32.from_address(pool.address + FIELDS["sleepers"])
+    deadline = time.monotonic() + 10
+    while sleepers.value != 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert sleepers.value == 2  # no sleeper was counted twice or lost
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_known_21_concurrent_callers(wait):
+    """8 threads call the same and different kernels: one uses the pool, the others run inline."""
+    with pool_of(3, wait) as pool:
+        failures: list[BaseException] = []
+
+        def caller(seed: int) -> None:
+            chance = random.Random(seed)
+            try:
+                for _ in range(150):
+                    chunks = chance.choice((1, 2, 8, 100))
+                    step = chance.randrange(1, 1000)
+                    counters = (WORD * chunks)()
+                    kernel = "add" if chance.random() < 0.5 else "twice"
+                    launch(pool, kernel, adder(counters, step, chance.choice((0, 300))), chunks)
+                    assert set(counters) == {step * (2 if kernel == "twice" else 1)}
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        threads = [threading.Thread(target=caller, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+
+
+def test_a_nested_launch_runs_inline(pool):
+    outer_chunks, inner_chunks = 16, 9
+    outer = (WORD * outer_chunks)()
+    inner = [(WORD * inner_chunks)() for _ in range(outer_chunks)]
+    inner_args = (WORD * (8 * outer_chunks))()
+    for index, counters in enumerate(inner):
+        inner_args[8 * index] = ctypes.addressof(counters)
+        inner_args[8 * index + 1] = index + 1
+    args = adder(outer)
+    args[3:8] = [
+        pool.address,
+        pool.launch_address,
+        code().symbol("add"),
+        ctypes.addressof(inner_args),
+        inner_chunks,
+    ]
+    for _ in range(50):
+        launch(pool, "nested", args, outer_chunks)
+    assert set(outer) == {50}
+    assert [set(counters) for counters in inner] == [{50 * (i + 1)} for i in range(outer_chunks)]
+
+
+def test_set_num_threads_while_others_launch():
+    stop = threading.Event()
+    failures: list[BaseException] = []
+    with pool_of(2) as pool:
+
+        def caller() -> None:
+            try:
+                while not stop.is_set():
+                    run_and_check(pool, 12, work=50)
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        threads = [threading.Thread(target=caller) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for count in (1, 3, 2, 5, 1, 4) * 3:
+            assert set_num_threads(count) is pool
+            assert pool.threads == count
+            run_and_check(pool, 20)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_thread_counts_outside_the_range_are_refused():
+    for count in (0, -1, 4097):
+        with pytest.raises(InvalidArgumentError, match="expected 1 to 4096"):
+            set_num_threads(count)
+
+
+def test_failures_keep_the_smallest_site_and_position(pool):
+    for _ in range(200):
+        status = (WORD * 4)()
+        args = (WORD * 8)(0, pool.fail_address, ctypes.addressof(status))
+        launch(pool, "failing", args, 64)
+        assert list(status) == [0, 3, 1000 - 63, 63]
+
+
+def test_a_failure_never_replaces_an_earlier_one():
+    fail = ctypes.CFUNCTYPE(None, POINTER, WORD, WORD, WORD)(get_pool().fail_address)
+    status = (WORD * 4)()
+    for site, position, expected in [
+        (5, 10, (5, 10)), (5, 11, (5, 10)), (6, 0, (5, 10)), (5, 9, (5, 9)), (4, 99, (4, 99)),
+    ]:  # fmt: skip
+        fail(ctypes.addressof(status), site, position, 100 * site + position)
+        assert tuple(status)[:3] == (0, *expected)
+        assert status[3] == 100 * expected[0] + expected[1]
+
+
+def test_the_clock_is_monotonic_time_in_nanoseconds():
+    clock = ctypes.CFUNCTYPE(WORD)(get_pool().clock_address)
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    now = clock()
+    assert before <= now <= time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_known_24_idle_pool_sleeps(wait):
+    with pool_of(3, wait) as pool:
+        run_and_check(pool, 100)
+        time.sleep(0.05)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        time.sleep(0.5)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used < 0.1  # three spinning threads would use all processors
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_known_19_fork_then_parallel_kernel(wait):
+    with pool_of(3, wait) as pool:
+        run_and_check(pool, 50)
+        for hot in (True, False):
+            if not hot:
+                time.sleep(0.01)
+            assert fork_and_check(pool) == 0
+            run_and_check(pool, 50)
+
+
+def child_of_fork(pool: Pool) -> int:
+    """Launch at the address from before the fork, then with new workers; 0 if all is well."""
+    run_and_check(pool, 50)  # no worker yet: inline
+    alone = pool.threads == 1 and not pool.ready
+    again = get_pool()
+    deadline = time.monotonic() + 20
+    while sum(again.worker_chunks()) == 0 and time.monotonic() < deadline:
+        run_and_check(again, 50, work=5000)
+    helped = sum(again.worker_chunks()) > 0
+    same = again is pool and again.threads == 3
+    return 0 if alone and helped and same else 1
+
+
+def fork_and_check(pool: Pool) -> int:
+    """Return the exit status of a forked child that runs `child_of_fork`."""
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            status = child_of_fork(pool)
+        finally:
+            os._exit(status)
+    return wait_for(child)
+
+
+def wait_for(child: int) -> int:
+    """Return the exit status of a child; kill it when it hangs."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    raise AssertionError("the forked child hangs")
+
+
+def test_fork_while_other_threads_launch():
+    stop = threading.Event()
+    with pool_of(3) as pool:
+
+        def caller() -> None:
+            while not stop.is_set():
+                run_and_check(pool, 30, work=100)
+
+        threads = [threading.Thread(target=caller) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(10):
+                assert fork_and_check(pool) == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    prelude = (
+        "import os, sys, threading, time, ctypes, atexit\n"
+        "from frame.backends.cpu.pool import get_pool, set_num_threads\n"
+        "from tests.backends.cpu.pool_kernels import run_and_check, launch, adder, WORD\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", prelude + script],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize(
+    "script",
+    [
+        "run_and_check(get_pool(), 64)",  # hot: workers spin as the interpreter ends
+        "run_and_check(get_pool(), 64); time.sleep(0.2)",  # idle: they sleep
+        "get_pool()",  # never used
+        # a launch after the workers went, and a pool first asked for at exit
+        "get_pool(); atexit._run_exitfuncs(); run_and_check(get_pool(), 9)",
+        "atexit._run_exitfuncs(); run_and_check(get_pool(), 9)",
+        # a daemon thread is inside a launch when the interpreter ends
+        "def forever():\n"
+        "    while True: run_and_check(get_pool(), 8, work=100000)\n"
+        "threading.Thread(target=forever, daemon=True).start(); time.sleep(0.1)",
+        "run_and_check(get_pool(), 64); sys.exit(0)",
+    ],
+)
+def test_the_interpreter_ends_cleanly(script, wait):
+    done = run_python(script, FRAME_NUM_THREADS="3", FRAME_POOL_WAIT=wait)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_multiprocessing_children_compute():
+    script = (
+        "import multiprocessing\n"
+        "def work(_):\n"
+        "    run_and_check(get_pool(), 40, work=100)\n"
+        "    return get_pool().threads\n"
+        "run_and_check(get_pool(), 40)\n"
+        "with multiprocessing.get_context('fork').Pool(2) as processes:\n"
+        "    assert processes.map(work, range(6)) == [2] * 6\n"
+    )
+    done = run_python(script, FRAME_NUM_THREADS="2")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"FRAME_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"OMP_NUM_THREADS": "4,2"}, 4),
+        ({"FRAME_NUM_THREADS": "1"}, 1),
+    ],
+)
+def test_the_environment_sets_the_number_of_threads(environment, expected):
+    clean = {"FRAME_NUM_THREADS": "", "OMP_NUM_THREADS": "", **environment}
+    done = run_python("print(get_pool().threads, threading.active_count())", **clean)
+    assert done.stdout.split() == [str(expected), str(expected)], done.stderr
+
+
+class Store(dict):
+    def put(self, key: str, data: bytes) -> None:
+        self[key] = data
+
+
+def test_the_code_is_compiled_once_and_kept(monkeypatch):
+    store = Store()
+    data = pool_object(store)
+    assert list(store.values()) == [data]
+    monkeypatch.setattr(pool_module.llvm, "compile_ir", None)
+    assert pool_object(store) == data
+
+
+def test_a_damaged_stored_object_is_rebuilt(caplog):
+    store = Store()
+    pool_object(store)
+    for key in store:
+        store[key] = store[key][:500]
+    assert pool_module._load_code(store).launch
+    assert "damaged" in caplog.text
+    assert pool_module._load_code(store).launch and len(caplog.records) == 1  # it was put back
+
+
+def test_a_refused_thread_leaves_a_smaller_pool(monkeypatch, caplog):
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            if self.name == "frame-worker-1":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    with pool_of(1):
+        monkeypatch.setattr(pool_module.threading, "Thread", Refused)
+        pool = set_num_threads(4)
+        monkeypatch.undo()
+        assert pool.threads == 2
+        run_and_check(pool, 30)
+    assert "1 of 3 workers" in caplog.text
+
+
+@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
+def test_the_text_compiles_for_both_architectures(architecture):
+    target = named_target({"x86_64": "x86-64", "aarch64": "armv8-a"}[architecture])
+    text = pool_module.llvm.assembly(pool_text(architecture), target)
+    assert ("pause" if architecture == "x86_64" else "yield") in text
+    assert pool_module.llvm.compile_ir(pool_text(architecture), target)
