@@ -1,0 +1,164 @@
+"""Batches of a dataset, in an order that depends on the seed and the epoch alone."""
+
+from __future__ import annotations
+
+import collections
+import os
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from frame.core.errors import InvalidArgumentError
+from frame.core.philox import permutation
+from frame.data.datasets import Batch, Dataset
+
+_SHUFFLE_STREAM = 0x73687566  # "shuf": apart from the streams of a model with the same seed
+
+
+class DataLoader:
+    """Iterates over a dataset in batches: one iteration is one epoch, the next is the next epoch.
+
+    A batch is a tuple of numpy arrays, one a column, the rows along axis 0. Without `drop_last`
+    the last batch may be shorter. With `shuffle` the order is that of Philox for (seed, epoch).
+    `prefetch` batches are made ahead on one thread, which ends with the iteration, also when the
+    iteration is abandoned; 0 makes each batch when it is asked for.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range, the dataset is empty, or `drop_last`
+            leaves no batch at all.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        prefetch: int = 1,
+    ) -> None:
+        if not isinstance(dataset, Dataset):
+            raise InvalidArgumentError(
+                "expected a dataset with __len__ and batch(indices), such as "
+                f"TensorDataset([x, y]), received a {type(dataset).__name__}"
+            )
+        self.dataset = dataset
+        self.batch_size = _checked("batch_size", batch_size, 1)
+        self.shuffle = bool(shuffle)
+        self.seed = _checked("seed", seed, 0)
+        self.drop_last = bool(drop_last)
+        self.prefetch = _checked("prefetch", prefetch, 0)
+        self._epoch = self._skipped = 0
+        if len(dataset) == 0:
+            raise InvalidArgumentError("expected a dataset of at least one row, received 0 rows")
+        if len(self) == 0:
+            raise InvalidArgumentError(
+                f"drop_last leaves no batch: {len(dataset)} rows are fewer than batch_size "
+                f"{batch_size}"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the next iteration will be."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int, batch: int = 0) -> None:
+        """Resume: the next iteration is `epoch`, from its batch number `batch` on.
+
+        Raises:
+            InvalidArgumentError: the epoch is negative, or it has no such batch.
+        """
+        epoch, batch = _checked("epoch", epoch, 0), _checked("batch", batch, 0)
+        if batch > len(self):
+            raise InvalidArgumentError(f"expected a batch from 0 to {len(self)}, received {batch}")
+        self._epoch, self._skipped = epoch, batch
+
+    def __len__(self) -> int:
+        rows = len(self.dataset)
+        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        parts = self._index_parts(self._epoch)[self._skipped :]
+        self._epoch, self._skipped = self._epoch + 1, 0
+        if self.prefetch == 0:
+            return map(self.dataset.batch, parts)
+        return _PrefetchingIterator(self.dataset, parts, self.prefetch)
+
+    def _index_parts(self, epoch: int) -> list[npt.NDArray[np.int64]]:
+        """Return the row indices of each batch of an epoch."""
+        rows = len(self.dataset)
+        if self.shuffle:
+            order = permutation(self.seed, _SHUFFLE_STREAM, rows, iteration=epoch)
+        else:
+            order = np.arange(rows, dtype=np.int64)
+        starts = range(0, len(self) * self.batch_size, self.batch_size)
+        return [order[start : start + self.batch_size] for start in starts]
+
+    def __repr__(self) -> str:
+        return (
+            f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self.shuffle}, "
+            f"seed={self.seed}, drop_last={self.drop_last}, prefetch={self.prefetch})"
+        )
+
+
+class _PrefetchingIterator:
+    """One epoch whose next batches are made on a thread of its own.
+
+    The thread never refers to this object, so that an abandoned iteration is collected, and its
+    finalizer (which the interpreter's exit runs too) ends the thread.
+    """
+
+    def __init__(self, dataset: Dataset, parts: list[npt.NDArray[np.int64]], prefetch: int) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="frame-data")
+        self._stop = weakref.finalize(
+            self, self._executor.shutdown, wait=False, cancel_futures=True
+        )
+        self._dataset = dataset
+        self._parts = iter(parts)
+        self._pending: collections.deque[Future[Batch]] = collections.deque()
+        self._process = os.getpid()
+        for _ in range(prefetch):
+            self._submit()
+
+    def _submit(self) -> None:
+        part = next(self._parts, None)
+        if part is not None:
+            self._pending.append(self._executor.submit(self._dataset.batch, part))
+
+    def __iter__(self) -> _PrefetchingIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._process != os.getpid():
+            raise InvalidArgumentError(
+                "this iteration began before the process was forked, and its prefetch thread is in "
+                "the parent; iterate over the DataLoader again"
+            )
+        if not self._pending:
+            self.close()
+            raise StopIteration
+        try:
+            batch = self._pending.popleft().result()
+        except BaseException:
+            self.close()
+            raise
+        self._submit()
+        return batch
+
+    def close(self) -> None:
+        """End the iteration and its thread; a batch that is being made is finished first."""
+        self._pending.clear()
+        self._parts = iter(())
+        self._stop()
+
+
+def _checked(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InvalidArgumentError(
+            f"expected {name} to be an integer of {least} or more, received {value!r}"
+        )
+    return int(value)
