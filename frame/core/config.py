@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -166,6 +165,8 @@ def _parse(setting: Setting, text: str) -> Any:
 def _warn_unknown() -> None:
     for name in os.environ:
         if name.startswith("FRAME_") and name not in SETTINGS and name not in _warned:
+            import difflib  # only a misspelt variable needs it
+
             _warned.add(name)
             close = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""

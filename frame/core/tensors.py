@@ -7,7 +7,6 @@ it through the transfer function that the runtime installs. Nothing else copies.
 
 from __future__ import annotations
 
-import html
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -219,12 +218,18 @@ class Tensor:
         caption = f"Tensor({self._summary()})"
         array = self._host_array()
         if array is None:
-            body = f"<p>the elements are on {html.escape(str(self.device))}; call .numpy()</p>"
-            return f"<div><code>{html.escape(caption)}</code>{body}</div>"
+            body = f"<p>the elements are on {_escape(str(self.device))}; call .numpy()</p>"
+            return f"<div><code>{_escape(caption)}</code>{body}</div>"
         plane, position = _last_plane(array)
-        note = f" &nbsp; showing {html.escape(position)}" if position else ""
-        head = f"<div><code>{html.escape(caption)}</code>{note}"
+        note = f" &nbsp; showing {_escape(position)}" if position else ""
+        head = f"<div><code>{_escape(caption)}</code>{note}"
         return f"{head}{_html_table(plane)}</div>"
+
+
+def _escape(text: str) -> str:
+    import html  # only notebooks need it
+
+    return html.escape(text)
 
 
 _EDGE = 4  # rows and columns shown at each end of a longer axis
@@ -260,7 +265,7 @@ def _cell(plane: Array, row: int | None, column: int | None) -> str:
     if row is None or column is None:
         return "<td>&hellip;</td>"
     value = plane[row, column].item()
-    return f"<td>{html.escape(f'{value:.5g}' if isinstance(value, float) else str(value))}</td>"
+    return f"<td>{_escape(f'{value:.5g}' if isinstance(value, float) else str(value))}</td>"
 
 
 def _rebuild(array: Array, device: str) -> Tensor:
@@ -276,7 +281,8 @@ def from_numpy(array: Any, copy: bool = False) -> Tensor:
     Raises:
         InvalidArgumentError: the array is masked, or frame has no such element type.
     """
-    if isinstance(array, np.ma.MaskedArray):
+    # np.ma loads on first use: asking for the attribute keeps it unloaded.
+    if isinstance(array, np.ndarray) and hasattr(array, "mask"):
         raise InvalidArgumentError(
             "expected an array without a mask; call .filled(value) on the masked array first"
         )
