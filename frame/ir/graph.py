@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -17,9 +17,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from frame.core.devices import HOST, Device
-from frame.core.dtypes import DType
-from frame.core.errors import InternalError
-from frame.core.shapes import Dim, Shape, shape_symbols
+from frame.core.dtypes import DType, dtype
+from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.shapes import Shape, Size, numel
+
+
+def dim_symbols(size: Size) -> tuple[str, ...]:
+    """Return the symbols of one dimension, each once, in the order of its text."""
+    if isinstance(size, int):
+        return ()
+    return tuple(dict.fromkeys(name for monomial, _ in size.terms for name in monomial))
+
+
+def shape_symbols(shape: Shape) -> tuple[str, ...]:
+    """Return the symbols of a shape, each once, in order of first appearance."""
+    return tuple(dict.fromkeys(name for size in shape for name in dim_symbols(size)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,21 @@ class Layout:
 
     permutation: tuple[int, ...] = ()
     blocks: tuple[tuple[int, int], ...] = ()
+
+    def storage_shape(self, shape: Shape) -> Shape:
+        """Return the dense row-major shape in which a tensor of `shape` is stored.
+
+        A block that does not divide a constant axis pads it up.
+
+        Raises:
+            InvalidArgumentError: a block splits a symbolic axis that it does not divide.
+        """
+        sizes = list(shape)
+        for axis, block in self.blocks:
+            size = sizes[axis]
+            sizes[axis] = -(-size // block) if isinstance(size, int) else size // block
+        order = self.permutation or range(len(shape))
+        return tuple(sizes[axis] for axis in order) + tuple(block for _, block in self.blocks)
 
     def __str__(self) -> str:
         order = ",".join(map(str, self.permutation))
@@ -56,6 +83,20 @@ class TensorType:
     def rank(self) -> int:
         """The number of logical dimensions."""
         return len(self.shape)
+
+    @property
+    def storage_shape(self) -> Shape:
+        """The dense row-major shape in memory: permuted axes, then one dimension a block.
+
+        Raises:
+            InvalidArgumentError: a block splits a symbolic axis that it does not divide.
+        """
+        return self.layout.storage_shape(self.shape)
+
+    @property
+    def nbytes(self) -> Size:
+        """The bytes that a value of this type takes, padding of blocks included."""
+        return numel(self.storage_shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -107,8 +148,6 @@ class Value:
         return f"<Value {source}: {self.type}>"
 
     def __bool__(self) -> bool:
-        from frame.core.errors import InvalidArgumentError
-
         raise InvalidArgumentError(
             "a graph value has no truth value while the graph is being built: use frame.ops.where "
             "or frame.ops.cond to choose by a value that is known at run time"
@@ -116,12 +155,17 @@ class Value:
 
 
 class Constant:
-    """The elements of a constant: a read-only array and its digest, compared by content."""
+    """The elements of a constant: a read-only array and its digest, compared by content.
+
+    The array is copied, C-contiguous and in native byte order; InvalidArgumentError is raised for
+    an element type that frame does not have.
+    """
 
     __slots__ = ("array", "digest")
 
     def __init__(self, array: np.ndarray) -> None:
-        data = np.array(array, order="C", copy=True)
+        native = dtype(np.asarray(array).dtype).numpy
+        data = np.array(array, dtype=native, order="C", copy=True)
         data.flags.writeable = False
         self.array = data
         header = f"{data.dtype.name}{data.shape}".encode()
@@ -284,6 +328,10 @@ class OpSchema(Protocol):
     def name(self) -> str:
         """The name of the op."""
 
+    @property
+    def traits(self) -> Collection[str]:
+        """The traits of the op; the plan asks for `checked`."""
+
     def check(
         self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
     ) -> tuple[Mapping[str, Attribute], tuple[TensorType, ...]]:
@@ -354,8 +402,3 @@ setattr(Value, "__getitem__", _operator("getitem"))  # noqa: B010
 setattr(Value, "__neg__", lambda self: op_table().operator("neg", self))  # noqa: B010
 setattr(Value, "__abs__", lambda self: op_table().operator("abs", self))  # noqa: B010
 setattr(Value, "__invert__", lambda self: op_table().operator("bitwise_not", self))  # noqa: B010
-
-
-def dim_symbols(size: int | Dim) -> tuple[str, ...]:
-    """Return the symbols of one dimension."""
-    return shape_symbols((size,))
