@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
+from frame.core.devices import HOST
 from frame.core.errors import InternalError, InvalidArgumentError
 from frame.ir.graph import (
     Attribute,
@@ -29,7 +32,9 @@ class GraphBuilder:
     """Collects the nodes of one graph. Ops that are called inside its `with` block append to it.
 
     A builder that is entered inside another one builds a body: a value of an outer builder that is
-    used in it becomes a capture, an extra input of role CAPTURE (`captures`, in order).
+    used in it becomes a capture, an extra input of role CAPTURE. `captures` maps the values of the
+    enclosing builder to these inputs, in order: its keys are the operands that a node which holds
+    the body must take.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -45,6 +50,7 @@ class GraphBuilder:
         self.parent: GraphBuilder | None = None
         self._module: list[str] = []
         self._owned: set[Value] = set()
+        self._input_names: set[str] = set()
         self._streams = 0
         self._token: contextvars.Token[GraphBuilder | None] | None = None
 
@@ -61,14 +67,13 @@ class GraphBuilder:
     def input(self, type_: TensorType, role: Role = Role.INPUT, name: str = "") -> Value:
         """Declare a graph input; an empty name becomes `arg<position>`."""
         name = name or f"arg{len(self.inputs)}"
-        if any(entry.name == name for entry in self.inputs):
+        if name in self._input_names:
             raise InvalidArgumentError(
                 f"the graph {self.name} already has an input named {name!r}: give each input and "
                 "each parameter a name of its own"
             )
         value = Value(type_)
-        self.inputs.append(GraphInput(value, role, name))
-        self._owned.add(value)
+        self.adopt(GraphInput(value, role, name))
         return value
 
     def add(
@@ -80,7 +85,7 @@ class GraphBuilder:
     ) -> tuple[Value, ...]:
         """Append a node whose types have been inferred; `ops.create_node` is the caller."""
         resolved = tuple(self.resolve(operand) for operand in operands)
-        node = Node(op, resolved, attributes, types, self._next_origin())
+        node = Node(op, resolved, attributes, on_device(types, resolved), self._next_origin())
         return self.append(node)
 
     def append(self, node: Node) -> tuple[Value, ...]:
@@ -92,30 +97,32 @@ class GraphBuilder:
     def adopt(self, entry: GraphInput) -> None:
         """Take over an input of another graph as it is."""
         self.inputs.append(entry)
+        self._input_names.add(entry.name)
         self._owned.add(entry.value)
 
     def resolve(self, value: Value) -> Value:
         """Return `value` as seen in this graph, capturing it from an outer builder if need be."""
         if value in self._owned:
             return value
-        if value in self.captures:
-            return self.captures[value]
         if self.parent is None or not self.parent.can_see(value):
             raise InvalidArgumentError(
                 f"{value!r} belongs to another graph than {self.name}: a value may be used only "
                 "in the graph that it was made in, and in bodies nested in that graph"
             )
         outer = self.parent.resolve(value)
-        inner = self.input(value.type, Role.CAPTURE, f"capture{len(self.captures)}")
-        self.captures[value] = inner
-        self.captures.setdefault(outer, inner)
-        return inner
+        if outer not in self.captures:
+            self.captures[outer] = self.input(value.type, Role.CAPTURE, self._capture_name())
+        return self.captures[outer]
+
+    def _capture_name(self) -> str:
+        numbers = itertools.count(len(self.captures))
+        return next(name for n in numbers if (name := f"capture{n}") not in self._input_names)
 
     def can_see(self, value: Value) -> bool:
         """Tell whether `value` belongs to this builder or to one around it."""
         seen: GraphBuilder | None = self
         while seen is not None:
-            if value in seen._owned or value in seen.captures:
+            if value in seen._owned:
                 return True
             seen = seen.parent
         return False
@@ -162,8 +169,17 @@ class GraphBuilder:
             return self.origin
         from frame.ir.locations import user_source
 
-        self.locations.append(Location(".".join(self._module), user_source()))
+        self.locations.append(self._inherited() or Location(".".join(self._module), user_source()))
         return len(self.locations) - 1
+
+    def _inherited(self) -> Location | None:
+        """Return the place that a pass which builds this body works for, if one does."""
+        outer = self.parent
+        while outer is not None and outer.origin is None:
+            outer = outer.parent
+        if outer is None or outer.origin is None or outer.origin >= len(outer.locations):
+            return None
+        return outer.locations[outer.origin]
 
     def finish(self) -> Graph:
         """Return the finished graph. Nodes that nothing reads are left to the passes."""
@@ -176,6 +192,25 @@ class GraphBuilder:
             tuple(self.output_names),
             tuple(self.locations),
         )
+
+
+def on_device(types: tuple[TensorType, ...], operands: tuple[Value, ...]) -> tuple[TensorType, ...]:
+    """Return result types on the device of the operands; type rules don't look at devices."""
+    device = operands[0].type.device if operands else HOST
+    if device == HOST:
+        return types
+    return tuple(replace(type_, device=device) for type_ in types)
+
+
+def _last_stream(graph: Graph) -> int:
+    """Return the highest number of a random stream in a graph and its bodies."""
+    last = 0
+    for node in graph.nodes:
+        stream = node.attributes.get("stream", 0)
+        last = max(last, stream if isinstance(stream, int) else 0)
+        for _, body in node.bodies:
+            last = max(last, _last_stream(body))
+    return last
 
 
 def current_builder() -> GraphBuilder:
@@ -209,15 +244,11 @@ class Rewriter(GraphBuilder):
         self.locations = list(graph.locations)
         self.output_names = list(graph.output_names)
         self._values: dict[Value, Value] = {}
-        self._next_stream(graph)
+        self._streams = _last_stream(graph)
         if inputs:
             for entry in graph.inputs:
                 self.adopt(entry)
                 self._values[entry.value] = entry.value
-
-    def _next_stream(self, graph: Graph) -> None:
-        streams = [node.attributes.get("stream", 0) for node in graph.nodes]
-        self._streams = max((s for s in streams if isinstance(s, int)), default=0)
 
     def __getitem__(self, value: Value) -> Value:
         try:
@@ -253,7 +284,8 @@ class Rewriter(GraphBuilder):
         merged, types = schema.check(
             tuple(operand.type for operand in operands), {**node.attributes, **attributes}
         )
-        results = self.append(Node(node.op, operands, merged, types, node.origin))
+        placed = on_device(types, operands)
+        results = self.append(Node(node.op, operands, merged, placed, node.origin))
         self._values.update(zip(node.results, results, strict=True))
         return results
 

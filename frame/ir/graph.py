@@ -19,12 +19,12 @@ import numpy as np
 from frame.core.devices import HOST, Device
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InternalError, InvalidArgumentError
-from frame.core.shapes import Shape, Size, numel
+from frame.core.shapes import Dim, Shape, Size, numel
 
 
 def dim_symbols(size: Size) -> tuple[str, ...]:
     """Return the symbols of one dimension, each once, in the order of its text."""
-    if isinstance(size, int):
+    if not isinstance(size, Dim):
         return ()
     return tuple(dict.fromkeys(name for monomial, _ in size.terms for name in monomial))
 
@@ -344,7 +344,7 @@ class OpTable(Protocol):
     def lookup(self, name: str) -> OpSchema:
         """Return the schema of op `name`; raise NotFoundError for an unknown op."""
 
-    def operator(self, name: str, *operands: Any) -> Value:
+    def operator(self, name: str, *operands: Any) -> Any:
         """Apply a Python operator (`add`, `matmul`, `getitem`, ...) to values and scalars."""
 
 

@@ -6,10 +6,11 @@ in a closed table, and every error is an InvalidArgumentError that names the lin
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -290,7 +291,7 @@ class _GraphParser:
             self._refuse_undefined(token)
         return value
 
-    def _refuse_undefined(self, token: Token) -> Any:
+    def _refuse_undefined(self, token: Token) -> NoReturn:
         definition = re.compile(
             rf"^[ \t]*(?:%[0-9]+, )*{re.escape(token.text)}(?:, %[0-9]+)* *=", re.MULTILINE
         ).search(self.scanner.text, token.offset)
@@ -571,4 +572,4 @@ def _convert(value: Any, element: DType) -> Any:
         return None
     if element.is_integer:
         return result if int(result) == value else None
-    return None if np.isinf(result) and not np.isinf(value) else result
+    return None if math.isinf(float(result)) and not math.isinf(float(value)) else result

@@ -15,7 +15,7 @@ V11  a graph returns something
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import Any, NoReturn
 
 from frame.core.devices import Device
@@ -66,7 +66,7 @@ class _Verifier:
         self,
         graph: Graph,
         symbols: frozenset[str],
-        around: Collection[Value],
+        around: Container[Value],
         done: set[int],
         depth: int,
         device: Device | None = None,
@@ -85,8 +85,8 @@ class _Verifier:
         for node in self._graph.nodes:
             self._check_operands(node)
             self._check_results(node)
-            self._check_schema(node)
             self._check_bodies(node)
+            self._check_schema(node)
         self._check_returned()
         self._check_updates()
         self._check_names()
@@ -227,7 +227,7 @@ class _Verifier:
 class _Around:
     """The values of the enclosing graphs, without copying their sets for each body."""
 
-    def __init__(self, inner: set[Value], outer: Any) -> None:
+    def __init__(self, inner: set[Value], outer: Container[Value]) -> None:
         self._inner = inner
         self._outer = outer
 

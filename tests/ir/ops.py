@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-import pytest
-
+from frame.core.dtypes import dtype, float32
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import broadcast_shapes
 from frame.ir.graph import TensorType, install_op_table, op_table
@@ -21,8 +20,6 @@ def _broadcast(operands, attributes):
 
 def _constant(operands, attributes):
     array = attributes["value"].array
-    from frame.core.dtypes import dtype
-
     return TensorType(dtype(array.dtype), array.shape)
 
 
@@ -52,8 +49,7 @@ def _body(operands, attributes):
 def _op(name, infer, count=1, attributes=(), variadic=False, traits=(), results=("y",)):
     operands = [Operand(f"x{i}", group=f"T{i}") for i in range(count)]
     if variadic:
-        operands.append(Operand("rest", group="", variadic=True))
-        operands[-1] = Operand("rest", group="R", variadic=True)
+        operands.append(Operand("rest", group="R", variadic=True))
     return OpDef(
         name,
         "A test op.",
@@ -88,7 +84,7 @@ TEST_OPS = (
     _op("t_constant", _constant, 0, (AttributeSpec("value", "constant"),)),
     _op("t_many", _many, 1, (AttributeSpec("kernel", "ints", (2, 2)),), results=("y", "z")),
     _op("t_view", _shaped, 1, (AttributeSpec("shape", "shape"),), traits=(Trait.VIEW,)),
-    _op("t_every", _same, 1, (*_EVERY, AttributeSpec("dtype", "dtype", None))),
+    _op("t_every", _same, 1, (*_EVERY, AttributeSpec("dtype", "dtype", float32))),
     _op("t_pick", _same, 2, traits=(Trait.CHECKED,)),
     _op("t_loop", _body, 1, (AttributeSpec("body", "graph"),), variadic=True),
     _op("t_sink", lambda operands, attributes: (), 1, results=()),
@@ -110,9 +106,3 @@ def registered():
     finally:
         for record in TEST_OPS:
             registry.unregister(record.name)
-
-
-@pytest.fixture(scope="package", autouse=True)
-def test_ops():
-    with registered():
-        yield
