@@ -1,0 +1,1 @@
+"""Passes, autodiff and optimizers."""

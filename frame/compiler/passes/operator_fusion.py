@@ -1,0 +1,464 @@
+"""operator_fusion: partition the graph into groups that a schedule can turn into few kernels.
+
+Every node ends in one group, except control flow, constants and reshapes that only rename memory.
+A group has one anchor: a contraction, a convolution, another op with a schedule of its own, a
+reduction, or none (elementwise). Nodes are visited in order; each joins the group of a producer
+where the domain allows it and the partition stays convex, and opens a group of its own otherwise.
+
+    domain    the shape that the loops of the group run over
+    reduced   the axes of the domain that its reductions remove; None before the first reduction
+
+Free nodes (broadcasts, iota, scalars, reshapes that add or drop axes of size 1) are copied into
+every group that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from frame.core.shapes import Dim, Shape, Size
+from frame.ir.graph import Graph, GraphInput, Node, Role, StateUpdate, Value
+from frame.ops.record import Trait
+from frame.ops.registry import lookup
+
+# Ops that have a schedule of their own, and the anchor kind of that schedule.
+ANCHORS: Mapping[str, str] = {
+    "matmul": "contraction",
+    "conv2d": "convolution",
+    "max_pool2d": "pool",
+    "max_pool2d_grad": "pool_grad",
+    "avg_pool2d": "pool",
+    "avg_pool2d_grad": "pool_grad",
+    "gather": "gather",
+    "scatter_add": "scatter",
+    "concat": "concat",
+}
+# Anchors whose first result may be followed by elementwise nodes in the same group.
+EPILOGUES = frozenset({"contraction", "convolution", "pool", "pool_grad", "gather"})
+# Anchors whose operands may be read through a transpose.
+TRANSPOSED = frozenset({"contraction"})
+# Ops whose results are elements of the operand at other indices.
+VIEWS = frozenset({"transpose", "slice", "flip", "pad"})
+INDEXED = frozenset({"iota", "uniform", "normal"})
+CONTROL = frozenset({"scan", "cond", "while"})
+ELEMENTWISE, REDUCTION = "elementwise", "reduction"
+
+# A group that reads its own reduction back (softmax) has one chunk a kept element: below this
+# many kept elements it is worth fusing only while a row is small.
+_PARALLEL_ROWS, _SMALL_ROW = 8, 1 << 14
+_SYMBOL = 1 << 10  # a symbolic size counts as this many
+
+
+@dataclass(slots=True)
+class _Group:
+    """A group while it grows."""
+
+    anchor: str
+    domain: Shape
+    first: int
+    last: int
+    nodes: list[Node] = field(default_factory=list)
+    reduced: tuple[int, ...] | None = None
+    reads: dict[Value, None] = field(default_factory=dict)
+
+
+def is_alias(node: Node) -> bool:
+    """Tell whether a node only renames memory: a reshape of a row-major value."""
+    return node.op == "reshape"
+
+
+def _drops_ones(node: Node) -> bool:
+    old, new = node.operands[0].shape, node.results[0].shape
+    return [d for d in old if d != 1] == [d for d in new if d != 1]
+
+
+def _is_scalar_constant(node: Node) -> bool:
+    return node.op == "constant" and all(size == 1 for size in node.results[0].shape)
+
+
+def _is_free(node: Node) -> bool:
+    if node.op in ("expand", "iota"):
+        return True
+    return _is_scalar_constant(node) or (node.op == "reshape" and _drops_ones(node))
+
+
+def _has(node: Node, trait: Trait) -> bool:
+    return trait in lookup(node.op).traits
+
+
+def _magnitude(shape: Iterable[Size]) -> int:
+    total = 1
+    for size in shape:
+        total *= size.evaluate(dict.fromkeys(size.symbols, _SYMBOL)) if isinstance(
+            size, Dim
+        ) else size
+    return total
+
+
+def _kept(group: _Group) -> tuple[Size, ...]:
+    return tuple(
+        size for axis, size in enumerate(group.domain) if axis not in (group.reduced or ())
+    )
+
+
+def _without_ones(shape: Iterable[Size]) -> list[Size]:
+    return [size for size in shape if size != 1]
+
+
+class _Partition:
+    """The growing partition of one graph."""
+
+    def __init__(self, graph: Graph, anchors: frozenset[str]) -> None:
+        self.graph = graph
+        self.anchors = anchors
+        self.position = {node: index for index, node in enumerate(graph.nodes)}
+        self.owner: dict[Node, _Group] = {}
+        self.groups: list[_Group] = []
+
+    def build(self) -> None:
+        """Assign every node that is not free to a group."""
+        for node in self.graph.nodes:
+            if node.op in CONTROL or node.op == "constant" or _is_free(node) or is_alias(node):
+                continue
+            self._place(node)
+
+    def _place(self, node: Node) -> None:
+        anchor = ANCHORS.get(node.op)
+        if anchor is not None:
+            self._open(node, anchor, node.results[0].shape)
+        elif _has(node, Trait.REDUCTION):
+            self._place_reduction(node)
+        elif node.op in VIEWS:
+            self._open(node, ELEMENTWISE, node.results[0].shape)
+        elif _has(node, Trait.ELEMENTWISE) or node.op in INDEXED:
+            self._place_elementwise(node)
+        else:
+            self._open(node, node.op, node.results[0].shape)
+
+    def _open(self, node: Node, anchor: str, domain: Shape) -> _Group:
+        index = self.position[node]
+        group = _Group(anchor, domain, index, index)
+        self.groups.append(group)
+        self._add(group, node)
+        return group
+
+    def _add(self, group: _Group, node: Node) -> None:
+        group.nodes.append(node)
+        group.last = max(group.last, self.position[node])
+        group.reads.update(dict.fromkeys(self.sources(node)))
+        self.owner[node] = group
+
+    def sources(self, node: Node) -> Iterator[Value]:
+        """The values that a node reads once free nodes are copied in."""
+        for operand in node.operands:
+            if operand.node is not None and _is_free(operand.node):
+                yield from self.sources(operand.node)
+            else:
+                yield operand
+
+    def _producers(self, node: Node) -> list[_Group]:
+        """The groups that a node reads from, the latest first, each once."""
+        found: dict[int, _Group] = {}
+        for source in self.sources(node):
+            group = self.owner.get(source.node) if source.node is not None else None
+            if group is not None:
+                found[id(group)] = group
+        return sorted(found.values(), key=lambda group: -group.last)
+
+    def _place_elementwise(self, node: Node) -> None:
+        candidates = [g for g in self._producers(node) if self._fits(g, node)]
+        candidates.sort(key=lambda group: group.anchor == ELEMENTWISE)
+        home = next((g for g in candidates if self._convex(g, node)), None)
+        if home is None:
+            self._open(node, ELEMENTWISE, node.results[0].shape)
+            return
+        self._add(home, node)
+        for other in candidates:
+            if other is not home and other.anchor in (ELEMENTWISE, home.anchor):
+                self._merge(home, other)
+
+    def _fits(self, group: _Group, node: Node) -> bool:
+        """Whether the result of an elementwise node has a place in the loops of a group."""
+        shape = node.results[0].shape
+        if group.anchor in EPILOGUES:
+            return shape == group.domain and self._reads_elementwise(group, node)
+        if group.anchor not in (ELEMENTWISE, REDUCTION):
+            return False
+        if group.reduced is None:
+            return shape == group.domain
+        if shape == group.domain:
+            return self._may_read_back(group)
+        return self._is_kept(group, shape)
+
+    def _reads_elementwise(self, group: _Group, node: Node) -> bool:
+        """An epilogue may read the first result of its anchor and what follows from it."""
+        anchor = group.nodes[0]
+        return all(
+            source.node is not anchor or source.index == 0 for source in self.sources(node)
+        )
+
+    def _is_kept(self, group: _Group, shape: Shape) -> bool:
+        ones = tuple(
+            1 if axis in (group.reduced or ()) else size for axis, size in enumerate(group.domain)
+        )
+        return shape in (ones, _kept(group))
+
+    def _may_read_back(self, group: _Group) -> bool:
+        rows = _magnitude(_kept(group))
+        return rows >= _PARALLEL_ROWS or _magnitude(group.domain) <= _SMALL_ROW
+
+    def _place_reduction(self, node: Node) -> None:
+        source = node.operands[0]
+        axes = tuple(node.attributes["axes"])
+        for group in self._producers(node):
+            if self._takes_reduction(group, node, axes) and self._convex(group, node):
+                group.reduced, group.anchor = axes, REDUCTION
+                self._add(group, node)
+                return
+        group = self._open(node, REDUCTION, source.shape)
+        group.reduced = axes
+
+    def _takes_reduction(self, group: _Group, node: Node, axes: tuple[int, ...]) -> bool:
+        source = node.operands[0]
+        if group.anchor not in (ELEMENTWISE, REDUCTION) or source.shape != group.domain:
+            return False
+        if any(member.op in VIEWS for member in group.nodes):
+            return False
+        if group.reduced is None:
+            return True
+        return group.reduced == axes and (
+            self._may_read_back(group) or not self._after_reduction(group, source)
+        )
+
+    def _after_reduction(self, group: _Group, value: Value) -> bool:
+        """Whether a value of the group depends on one of its reductions."""
+        pending, seen = [value], set()
+        while pending:
+            node = pending.pop().node
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if self.owner.get(node) is group and _has(node, Trait.REDUCTION):
+                return True
+            if self.owner.get(node) is group or _is_free(node):
+                pending.extend(node.operands)
+        return False
+
+    def _convex(self, group: _Group, node: Node) -> bool:
+        """Whether `node` reads nothing, outside the group, that waits for the group."""
+        return not self._waits_for(self.sources(node), group, {id(group)})
+
+    def _waits_for(self, sources: Iterable[Value], group: _Group, seen: set[int]) -> bool:
+        """Whether one of `sources` is made, after `group` and outside `seen`, from the group."""
+        pending = [source.node for source in sources if source.node is not None]
+        visited: set[Node] = set()
+        while pending:
+            node = pending.pop()
+            if node in visited:
+                continue
+            visited.add(node)
+            owner = self.owner.get(node)
+            if owner is group:
+                return True
+            if owner is None:
+                if self.position[node] > group.first:
+                    pending.extend(o.node for o in node.operands if o.node is not None)
+            elif id(owner) not in seen and owner.last > group.first:
+                seen.add(id(owner))
+                pending.extend(read.node for read in owner.reads if read.node is not None)
+        return False
+
+    def _merge(self, home: _Group, other: _Group) -> None:
+        """Take over another group that has the same loops, if no path outside connects them."""
+        if other.domain != home.domain or other.reduced not in (None, home.reduced):
+            return
+        if any(member.op in VIEWS for member in other.nodes) and home.anchor == REDUCTION:
+            return
+        if home.anchor not in (ELEMENTWISE, REDUCTION) or self._path_between(home, other):
+            return
+        for node in other.nodes:
+            self.owner[node] = home
+        home.nodes = sorted(home.nodes + other.nodes, key=self.position.__getitem__)
+        home.reads.update(other.reads)
+        home.first, home.last = min(home.first, other.first), max(home.last, other.last)
+        self.groups.remove(other)
+
+    def _path_between(self, a: _Group, b: _Group) -> bool:
+        return self._outside_path(a, b) or self._outside_path(b, a)
+
+    def _outside_path(self, source: _Group, sink: _Group) -> bool:
+        """Whether `sink` reads, outside both groups, something made from `source`."""
+        inside = {id(source), id(sink)}
+        outside = [
+            read
+            for read in sink.reads
+            if read.node is not None and id(self.owner.get(read.node)) not in inside
+        ]
+        return self._waits_for(outside, source, {id(sink)})
+
+
+def fuse(graph: Graph, anchors: frozenset[str]) -> Graph:
+    """Return `graph` with its nodes gathered into `group` nodes; bodies are fused in turn."""
+    graph = _fuse_bodies(graph, anchors)
+    partition = _Partition(graph, anchors)
+    partition.build()
+    return _Assembler(partition).run()
+
+
+def _fuse_bodies(graph: Graph, anchors: frozenset[str]) -> Graph:
+    from frame.ir.builder import Rewriter
+
+    if not any(node.op in CONTROL for node in graph.nodes):
+        return graph
+    with Rewriter(graph) as rewriter:
+        for node in graph.nodes:
+            fused = {name: fuse(body, anchors) for name, body in node.bodies}
+            if node.op in CONTROL and fused:
+                rewriter.retype(node, **fused)
+            else:
+                rewriter.copy(node)
+        return rewriter.finish()
+
+
+class _Assembler:
+    """Writes a partition as a graph of group nodes, in an order that respects every read."""
+
+    def __init__(self, partition: _Partition) -> None:
+        self.partition = partition
+        self.graph = partition.graph
+        self.values: dict[Value, Value] = {value: value for value in self.graph.input_values}
+        self.nodes: list[Node] = []
+        self.needed = self._values_in_memory()
+
+    def run(self) -> Graph:
+        """Return the graph of groups."""
+        for node in self.graph.nodes:
+            group = self.partition.owner.get(node)
+            if group is None and (node.op in CONTROL or self.needed.intersection(node.results)):
+                self._require(node)
+            elif group is not None and self.partition.position[node] == group.last:
+                self._require(node)
+        return Graph(
+            self.graph.inputs,
+            tuple(self.nodes),
+            tuple(self.values[value] for value in self.graph.outputs),
+            tuple(StateUpdate(u.input_index, self.values[u.value]) for u in self.graph.updates),
+            self.graph.name,
+            self.graph.output_names,
+            self.graph.locations,
+        )
+
+    def _values_in_memory(self) -> set[Value]:
+        """Values that are returned, or read by another group, a reshape or control flow."""
+        needed = set(self.graph.returned)
+        for group in self.partition.groups:
+            inside = set(group.nodes)
+            needed.update(read for read in group.reads if read.node not in inside)
+        for node in reversed(self.graph.nodes):
+            alone = self.partition.owner.get(node) is None
+            if alone and (node.op in CONTROL or needed.intersection(node.results)):
+                needed.update(self._reads(node))
+        return needed
+
+    def _reads(self, node: Node) -> Iterable[Value]:
+        """What must be in memory before the group of `node`, or `node` alone, can run."""
+        group = self.partition.owner.get(node)
+        if group is not None:
+            inside = set(group.nodes)
+            return [read for read in group.reads if read.node not in inside]
+        return node.operands if _stands_alone(node) else self.partition.sources(node)
+
+    def _require(self, node: Node) -> None:
+        """Emit the group of `node`, or `node` alone, after everything that it reads."""
+        pending = [(node, False)]
+        while pending:
+            current, ready = pending.pop()
+            if self._is_emitted(current):
+                continue
+            if ready:
+                self._emit(current)
+                continue
+            pending.append((current, True))
+            reads = [read.node for read in self._reads(current) if read not in self.values]
+            pending.extend((read, False) for read in reversed(reads) if read is not None)
+
+    def _is_emitted(self, node: Node) -> bool:
+        group = self.partition.owner.get(node)
+        results = node.results if group is None else self._results(group)
+        return all(result in self.values for result in results)
+
+    def _results(self, group: _Group) -> list[Value]:
+        return [r for node in group.nodes for r in node.results if r in self.needed]
+
+    def _emit(self, node: Node) -> None:
+        group = self.partition.owner.get(node)
+        if group is not None:
+            self._write(group.anchor, group.nodes, self._results(group))
+        elif _stands_alone(node):
+            self._copy(node)
+        else:
+            self._write(ELEMENTWISE, [node], list(node.results))
+
+    def _copy(self, node: Node) -> None:
+        operands = tuple(self.values[operand] for operand in node.operands)
+        if all(new is old for new, old in zip(operands, node.operands, strict=True)):
+            copy = node
+        else:
+            types = tuple(result.type for result in node.results)
+            copy = Node(node.op, operands, node.attributes, types, node.origin)
+        self.nodes.append(copy)
+        self.values.update(zip(node.results, copy.results, strict=True))
+
+    def _write(self, anchor: str, nodes: list[Node], results: list[Value]) -> None:
+        body = _BodyWriter(nodes)
+        graph = body.write(results)
+        operands = tuple(self.values[value] for value in body.captures)
+        types = tuple(result.type for result in results)
+        group = Node("group", operands, {"anchor": anchor, "body": graph}, types, nodes[0].origin)
+        self.nodes.append(group)
+        self.values.update(zip(results, group.results, strict=True))
+
+
+def _stands_alone(node: Node) -> bool:
+    """Whether a node without a group stays in the graph as it is."""
+    return node.op in CONTROL or node.op == "constant" or is_alias(node)
+
+
+class _BodyWriter:
+    """Writes the body of one group: its nodes, the free nodes that they read, and captures."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.members = set(nodes)
+        self.order = nodes
+        self.nodes: list[Node] = []
+        self.inputs: list[GraphInput] = []
+        self.captures: dict[Value, Value] = {}
+        self.values: dict[Value, Value] = {}
+
+    def write(self, results: list[Value]) -> Graph:
+        """Return the body; `captures` then lists the outer values that it reads."""
+        for node in self.order:
+            self._clone(node)
+        names = tuple(f"output{index}" for index in range(len(results)))
+        outputs = tuple(self.values[result] for result in results)
+        return Graph(tuple(self.inputs), tuple(self.nodes), outputs, (), "group", names)
+
+    def _clone(self, node: Node) -> None:
+        operands = tuple(self._value(operand) for operand in node.operands)
+        types = tuple(result.type for result in node.results)
+        copy = Node(node.op, operands, node.attributes, types, node.origin)
+        self.nodes.append(copy)
+        self.values.update(zip(node.results, copy.results, strict=True))
+
+    def _value(self, value: Value) -> Value:
+        if value not in self.values:
+            if value.node is not None and _is_free(value.node):
+                self._clone(value.node)
+            else:
+                inner = Value(value.type)
+                name = f"capture{len(self.inputs)}"
+                self.inputs.append(GraphInput(inner, Role.CAPTURE, name))
+                self.captures[value] = inner
+                self.values[value] = inner
+        return self.values[value]
