@@ -1,0 +1,1 @@
+"""Schedules for CPUs: how each kind of group becomes loop IR."""

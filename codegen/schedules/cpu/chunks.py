@@ -1,0 +1,63 @@
+"""How work is cut into chunks: by shapes and costs alone, never by the number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import Expr
+from frame.codegen.schedules.group import Group
+from frame.codegen.schedules.scalar_rules import compute_dtype
+from frame.core import config
+from frame.core.dtypes import DType, float32
+from frame.ir.graph import Graph
+from frame.ops.record import Trait
+from frame.ops.registry import lookup
+
+# One chunk should cost about this many simple vectorised element operations: some 10 microseconds,
+# far above the cost of handing a chunk to a thread.
+_CHUNK_COST = 1 << 17
+_EXPENSIVE_COST = 16
+
+
+def grain(body: Graph, least: int = 64) -> int:
+    """Return how many elements of the domain make one chunk."""
+    forced = config.get("FRAME_GRAIN")
+    if forced:
+        return int(forced)
+    cost = 2 * (len(body.inputs) + len(body.outputs))
+    for node in body.nodes:
+        cost += _EXPENSIVE_COST if Trait.EXPENSIVE in lookup(node.op).traits else 1
+    return max(least, _CHUNK_COST // cost // least * least)
+
+
+def lanes_of(group: Group) -> int:
+    """Return the lanes of a vector of the widest element type that the group computes with."""
+    widest = max((_width(value.dtype) for value in _values(group.body)), default=4)
+    return max(1, group.target.vector_bits // (8 * widest))
+
+
+def _width(dtype: DType) -> int:
+    # Indices and counters are 64 bits wide in most groups but rarely limit the arithmetic.
+    wide = compute_dtype(dtype)
+    return wide.itemsize if wide.is_float else min(wide.itemsize, float32.itemsize)
+
+
+def _values(body: Graph):  # type: ignore[no-untyped-def]
+    yield from body.input_values
+    for node in body.nodes:
+        yield from node.results
+
+
+def unflatten(position: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return the row-major index of a flat position."""
+    index: list[Expr] = []
+    for extent in reversed(extents[1:]):
+        index.append(b.rem(position, extent))
+        position = b.div(position, extent)
+    return (position, *reversed(index)) if extents else ()
+
+
+def remaining(total: Expr, start: Expr, size: Expr | int) -> Expr:
+    """Return how many of `size` items from `start` on lie below `total`."""
+    return b.min_(size, b.sub(total, start))

@@ -1,0 +1,368 @@
+"""Reduction groups: sweeps over the reduced axes, one for each reduction that waits for another.
+
+Rows, where the innermost axis is reduced (softmax and layer_norm over the last axis):
+
+    parallel chunk
+      for row in chunk                    the kept axes, flattened
+        for r, vector for k               sweep 0: reductions, lanes are partial results
+        ...                               sweep 1, ...: reductions that use earlier ones
+        vector for k                      last sweep: outputs of the size of the domain
+        store the kept outputs
+
+Columns, where the innermost axis is kept (sums over the batch):
+
+    parallel chunk
+      vector for column in chunk          a lane is a column of its own
+        for r                             sweeps as above
+
+Split, where too few elements are kept to share the work: fixed parts of the outermost reduced axis
+are reduced into a workspace by one kernel and combined by a second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
+from frame.codegen.schedules.access import Reader
+from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
+from frame.codegen.schedules.cpu.vectors import vectorise_loops
+from frame.codegen.schedules.group import Group, Index, KernelCall
+from frame.codegen.schedules.nest import Nest, Run, make_nest
+from frame.codegen.schedules.scalar_rules import compute_dtype
+from frame.codegen.schedules.sizes import product, static
+from frame.core.dtypes import DType
+from frame.core.shapes import Size
+from frame.ir.graph import Graph, Node, Value
+from frame.ops.record import Trait
+from frame.ops.registry import lookup
+
+NOTE = __doc__.split("\n\n", 1)[1]
+_PARTS = 32  # how many parts a split reduction has
+_SPLIT_BELOW = 4  # kept elements (or column blocks) below which a reduction is split
+_SPLIT_ABOVE = 1 << 15  # domain elements above which it is
+_ACCUMULATORS = 4  # vectors of partial results, to hide the latency of an addition
+_SYMBOLIC = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """A reduction operator: its neutral element in a dtype and how two results combine."""
+
+    neutral: Callable[[DType], bool | int | float]
+    combine: Callable[[Expr, Expr], Expr]
+
+
+def _lowest(dtype: DType) -> float | int | bool:
+    if dtype.is_bool:
+        return False
+    return -np.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
+
+
+def _highest(dtype: DType) -> float | int | bool:
+    if dtype.is_bool:
+        return True
+    return np.inf if dtype.is_float else int(np.iinfo(dtype.numpy).max)
+
+
+def _either(x: Expr, y: Expr) -> Expr:
+    return b.or_(x, y) if x.type.dtype.is_bool else b.maximum(x, y)
+
+
+def _both(x: Expr, y: Expr) -> Expr:
+    return b.and_(x, y) if x.type.dtype.is_bool else b.minimum(x, y)
+
+
+# reduction op -> its operator
+COMBINE: dict[str, Combine] = {
+    "sum": Combine(lambda dtype: 0, b.add),
+    "prod": Combine(lambda dtype: 1, b.mul),
+    "max": Combine(_lowest, _either),
+    "min": Combine(_highest, _both),
+    "any": Combine(lambda dtype: False, b.or_),
+    "all": Combine(lambda dtype: True, b.and_),
+}
+
+
+def domain_of(body: Graph) -> tuple[tuple[Size, ...], tuple[int, ...]]:
+    """Return the domain and the reduced axes of a reduction group."""
+    node = next(n for n in body.nodes if Trait.REDUCTION in lookup(n.op).traits)
+    return node.operands[0].shape, tuple(node.attributes["axes"])
+
+
+def _is_split(body: Graph) -> bool:
+    """Whether the work is cut along a reduced axis."""
+    domain, axes = domain_of(body)
+    kept = [size for axis, size in enumerate(domain) if axis not in axes]
+    total = product(static(size, _SYMBOLIC) for size in domain)
+    columns = bool(kept) and (len(domain) - 1) not in axes
+    share = product(static(size, _SYMBOLIC) for size in kept)
+    chunks = int(share) // 32 if columns else int(share)
+    return chunks < _SPLIT_BELOW and int(total) >= _SPLIT_ABOVE and _depth(body) == 1
+
+
+def _depth(body: Graph) -> int:
+    """How many sweeps the reductions of a group take, plus one if a full result waits for one."""
+    level: dict[Value, int] = {}
+    for node in body.nodes:
+        below = max((level.get(operand, 0) for operand in node.operands), default=0)
+        below += Trait.REDUCTION in lookup(node.op).traits
+        level.update(dict.fromkeys(node.results, below))
+    domain, _ = domain_of(body)
+    waits = any(level[o] > 0 and o.shape == domain for o in body.outputs if o in level)
+    return max(level.values(), default=0) + waits
+
+
+def workspaces(body: Graph) -> tuple[Size, ...]:
+    """Return the workspace sizes in bytes: the partial results of a split reduction."""
+    if not _is_split(body):
+        return ()
+    domain, axes = domain_of(body)
+    kept = product(size for axis, size in enumerate(domain) if axis not in axes)
+    return tuple(
+        kept * (_PARTS * compute_dtype(node.results[0].dtype).itemsize)
+        for node in body.nodes
+        if Trait.REDUCTION in lookup(node.op).traits
+    )
+
+
+def lower(group: Group) -> tuple[KernelCall, ...]:
+    """Return the kernels of a reduction group."""
+    domain, axes = domain_of(group.body)
+    nest = make_nest(group, domain, axes)
+    if _is_split(group.body):
+        return _lower_split(nest)
+    if nest.runs and not nest.runs[-1].reduced:
+        return (_lower_columns(nest),)
+    return (_lower_rows(nest),)
+
+
+def _chunk_rows(nest: Nest, rows: Expr, row_size: Expr) -> tuple[Expr, Expr]:
+    """Return how many rows make a chunk, and how many chunks there are."""
+    count = b.max_(b.div(b.index(grain(nest.group.body)), b.max_(row_size, 1)), 1)
+    return count, b.ceil_div(rows, count)
+
+
+def _product(nest: Nest, runs: Sequence[Run]) -> Expr:
+    return nest.group.extent(product(run.size for run in runs))
+
+
+def _lower_rows(nest: Nest) -> KernelCall:
+    body = b.Body()
+    kept = nest.kept_runs
+    rows, row_size = _product(nest, kept), _product(nest, nest.reduced_runs)
+    count, chunks = _chunk_rows(nest, rows, row_size)
+    extents = [nest.group.extent(run.size) for run in kept]
+    with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+        first = body.let("first", b.mul(chunk, count))
+        with body.loop(remaining(rows, first, count), "row") as row:
+            places = unflatten(b.add(first, row), extents)
+            loops = {run: body.let("i", i) for run, i in zip(kept, places, strict=True)}
+            _Sweeps(nest, body, loops, vector=True).write()
+    block = vectorise_loops(body.block(), lanes_of(nest.group), _ACCUMULATORS)
+    return nest.group.call("", block, chunks, NOTE)
+
+
+def _lower_columns(nest: Nest) -> KernelCall:
+    body = b.Body()
+    *outer, inner = nest.kept_runs
+    width = _ACCUMULATORS * lanes_of(nest.group)
+    columns = nest.group.extent(inner.size)
+    rows, blocks = _product(nest, outer), b.ceil_div(columns, width)
+    chunks = b.mul(rows, blocks)
+    extents = [nest.group.extent(run.size) for run in outer]
+    with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+        row, part = unflatten(chunk, [rows, blocks])
+        start = body.let("start", b.mul(part, width))
+        places = [body.let("i", i) for i in unflatten(row, extents)]
+        with body.loop(remaining(columns, start, width), "j", LoopKind.VECTOR) as j:
+            loops: dict[Run, Expr] = dict(zip(outer, places, strict=True))
+            _Sweeps(nest, body, {**loops, inner: b.add(start, j)}, vector=False).write()
+    block = vectorise_loops(body.block(), width)
+    return nest.group.call("", block, chunks, NOTE)
+
+
+def _lower_split(nest: Nest) -> tuple[KernelCall, ...]:
+    kept = product(run.size for run in nest.kept_runs)
+    partials = tuple(
+        Buffer(
+            memory.name,
+            compute_dtype(node.results[0].dtype),
+            (_PARTS, kept if isinstance(kept, int) else nest.group.extent(kept)),
+            (),
+            Scope.WORKSPACE,
+        )
+        for memory, node in zip(nest.group.workspaces, nest.reductions, strict=True)
+    )
+    group = nest.group.with_buffers(workspaces=partials)
+    nest = replace(nest, group=group)
+    return (_split_kernel(nest, partials), _combine_kernel(nest, partials))
+
+
+def _split_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
+    """Reduce one part of the longest reduced run."""
+    group, body = nest.group, b.Body()
+    split = max(nest.reduced_runs, key=lambda run: static(run.size, _SYMBOLIC))
+    columns = not nest.runs[-1].reduced
+    length = group.extent(split.size)
+    size = b.ceil_div(length, _PARTS)
+    with body.loop(b.index(_PARTS), "part", LoopKind.PARALLEL) as part:
+        start = body.let("start", b.min_(b.mul(part, size), length))
+        extent = body.let("extent", remaining(length, start, size))
+        rows, kind = _product(nest, nest.kept_runs), LoopKind.SERIAL
+        with body.loop(rows, "row", LoopKind.VECTOR if columns else kind) as row:
+            sweeps = _Sweeps(
+                nest, body, _kept_loops(nest, body, row), not columns, (split, start, extent)
+            )
+            sweeps.reduce()
+            for memory, node in zip(partials, nest.reductions, strict=True):
+                body.store(memory, [part, row], sweeps.results[node.results[0]])
+            sweeps.store_full()
+    lanes = lanes_of(group)
+    block = vectorise_loops(body.block(), lanes, 1 if columns else _ACCUMULATORS)
+    return group.call("part", block, b.index(_PARTS), NOTE)
+
+
+def _kept_loops(nest: Nest, body: b.Body, row: Expr) -> dict[Run, Expr]:
+    kept = nest.kept_runs
+    if len(kept) == 1:
+        return {kept[0]: row}
+    places = unflatten(row, [nest.group.extent(run.size) for run in kept])
+    return {run: body.let("i", i) for run, i in zip(kept, places, strict=True)}
+
+
+def _combine_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
+    """Combine the parts in order, and compute the kept outputs from the totals."""
+    body = b.Body()
+    with body.loop(_product(nest, nest.kept_runs), "row") as row:
+        sweeps = _Sweeps(nest, body, _kept_loops(nest, body, row), vector=False)
+        for memory, node in zip(partials, nest.reductions, strict=True):
+            neutral = b.const(COMBINE[node.op].neutral(memory.dtype), memory.dtype)
+            with body.fold(b.index(_PARTS), [neutral], "part") as folding:
+                element = b.load(memory, [folding.index, row])
+                folding.next = [COMBINE[node.op].combine(folding.values[0], element)]
+            sweeps.bind(node, folding.results[0])
+        sweeps.store_kept()
+    return nest.group.call("total", body.block(), b.index(1), NOTE)
+
+
+class _Sweeps:
+    """Writes the sweeps over the reduced axes for one place on the kept axes."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        body: b.Body,
+        loops: dict[Run, Expr],
+        vector: bool,
+        window: tuple[Run, Expr, Expr] | None = None,
+    ) -> None:
+        self.nest = nest
+        self.body = body
+        self.loops = loops
+        self.vector = vector
+        self.window = window  # a reduced run, and the start and extent of the part to sweep over
+        self.reader = Reader(nest.group, body)
+        self.kept = nest.index(loops)
+        self.results: dict[Value, Expr] = {}
+
+    def write(self) -> None:
+        """Write all sweeps and the stores of all outputs."""
+        self.reduce()
+        self.store_full()
+        self.store_kept()
+
+    def reduce(self) -> None:
+        """Write the sweeps that compute the reductions."""
+        reductions = self.nest.reductions
+        for level in range(1, max(self.nest.stage[n.results[0]] for n in reductions) + 1):
+            self._reduce([n for n in reductions if self.nest.stage[n.results[0]] == level])
+
+    def bind(self, node: Node, result: Expr) -> None:
+        """Let `result` be the element of a reduction at the current place."""
+        self.results[node.results[0]] = result
+        self.reader.bindings[node.results[0]] = lambda index: result
+
+    def _extent(self, run: Run) -> Expr:
+        if self.window is not None and self.window[0] is run:
+            return self.window[2]
+        return self.nest.group.extent(run.size)
+
+    def _place(self, run: Run, var: Expr) -> Expr:
+        if self.window is not None and self.window[0] is run:
+            return b.add(self.window[1], var)
+        return var
+
+    def _reduce(self, nodes: list[Node]) -> None:
+        """Write one sweep that computes `nodes` together."""
+        dtypes = [compute_dtype(node.results[0].dtype) for node in nodes]
+        inits: list[Expr] = [
+            b.const(COMBINE[node.op].neutral(dtype), dtype)
+            for node, dtype in zip(nodes, dtypes, strict=True)
+        ]
+        results = self._fold(list(self.nest.reduced_runs), {}, inits, nodes)
+        for node, result in zip(nodes, results, strict=True):
+            self.bind(node, result)
+
+    def _fold(
+        self, runs: list[Run], inner: dict[Run, Expr], inits: list[Expr], nodes: list[Node]
+    ) -> list[Expr]:
+        if not runs:
+            return self._step(inner, inits, nodes)
+        kind = LoopKind.VECTOR if self.vector and len(runs) == 1 else LoopKind.SERIAL
+        with self.body.fold(self._extent(runs[0]), inits, "k", kind) as folding:
+            nested = {**inner, runs[0]: self._place(runs[0], folding.index)}
+            folding.next = self._fold(runs[1:], nested, list(folding.values), nodes)
+        return list(folding.results)
+
+    def _step(
+        self, inner: dict[Run, Expr], values: list[Expr], nodes: list[Node]
+    ) -> list[Expr]:
+        index = self._full_index(inner)
+        reader = self.reader.inside()
+        following = []
+        for node, value in zip(nodes, values, strict=True):
+            element = reader.load(node.operands[0], index)
+            element = b.cast(element, value.type.dtype)
+            following.append(self.body.let("acc", COMBINE[node.op].combine(value, element)))
+        return following
+
+    def _full_index(self, inner: dict[Run, Expr]) -> Index:
+        full = self.nest.index({**self.loops, **inner})
+        return tuple(
+            place if axis in self.nest.reduced else kept
+            for axis, (place, kept) in enumerate(zip(full, self.kept, strict=True))
+        )
+
+    def store_full(self) -> None:
+        """Write one more sweep for the outputs of the size of the domain, if there are any."""
+        outputs = self.nest.group.body.outputs
+        full = [k for k, output in enumerate(outputs) if self.nest.is_full(output)]
+        if full:
+            self._store_sweep(list(self.nest.reduced_runs), {}, full)
+
+    def _store_sweep(self, runs: list[Run], inner: dict[Run, Expr], outputs: list[int]) -> None:
+        if runs:
+            kind = LoopKind.VECTOR if self.vector and len(runs) == 1 else LoopKind.SERIAL
+            with self.body.loop(self._extent(runs[0]), "k", kind) as k:
+                nested = {**inner, runs[0]: self._place(runs[0], k)}
+                self._store_sweep(runs[1:], nested, outputs)
+            return
+        index = self._full_index(inner)
+        reader = self.reader.inside()
+        values = self.nest.group.body.outputs
+        ready = [self.body.let("y", reader.load(values[k], index)) for k in outputs]
+        for k, value in zip(outputs, ready, strict=True):
+            reader.store(k, index, value)
+
+    def store_kept(self) -> None:
+        """Write the stores of the outputs that have only the kept axes."""
+        outputs = self.nest.group.body.outputs
+        for position, output in enumerate(outputs):
+            if not self.nest.is_full(output):
+                index = self.nest.index_of(output, self.kept)
+                self.reader.store(position, index, self.reader.load(output, index))
