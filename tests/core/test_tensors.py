@@ -271,3 +271,18 @@ def test_html_is_truncated_and_escaped() -> None:
         device = "<script>"  # a plug-in's device is not necessarily a Device
 
     assert "<script>" not in Tensor(Hostile(), (1,), float32)._repr_html_()
+
+
+@pytest.mark.parametrize("row", [float32, bfloat16, dtype("bool"), dtype("int64")], ids=str)
+def test_exchange_with_torch_shares_memory(row: DType) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.arange(6).reshape(2, 3).to(getattr(torch, row.name))
+    ours = from_dlpack(theirs)
+    assert ours.dtype == row and ours.shape == (2, 3)
+    assert ours.numpy().ctypes.data == theirs.data_ptr()
+    assert ours.numpy().astype(float).tolist() == theirs.to(torch.float64).tolist()
+    mine = from_numpy(np.ones((3, 2), row.numpy))
+    back = torch.from_dlpack(mine)
+    assert back.dtype == getattr(torch, row.name) and back.data_ptr() == mine.numpy().ctypes.data
+    with pytest.raises(BufferError):
+        from_dlpack(torch.ones(2, requires_grad=True))
