@@ -18,6 +18,13 @@ FAMILIES = (
     "elementwise",
     "compare",
     "constant",
+    "reduction",
+    "matmul",
+    "shape",
+    "parts",
+    "gather",
+    "indexing",
+    "structural",
 )
 """The modules whose import registers the built-in ops."""
 
