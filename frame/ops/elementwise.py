@@ -216,8 +216,8 @@ _binary(
 _binary(
     "pow",
     "Return a ** b, for floats as C's pow.\n\n"
-    "Integers wrap around; a negative exponent gives the truncated value: 1 for the base 1, +-1 for "
-    "the base -1, and else 0 (for the base 0 too).",
+    "Integers wrap around; a negative exponent gives the truncated value: 1 for the base 1, "
+    "+-1 for the base -1, and else 0 (for the base 0 too).",
     _power,
     (_power_base, _power_exponent),
     left=(0.3, 2.0),
@@ -257,7 +257,7 @@ _binary(
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float64)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

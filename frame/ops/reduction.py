@@ -169,6 +169,11 @@ def _sum(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> Any:
     return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
+def _mean_of(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> Any:
+    number = np.prod([x.shape[i] for i in axis], dtype=np.float64)
+    return np.divide(np.sum(x, axis=axis, keepdims=keepdims), number)
+
+
 def _sum_gradient(context: GradientContext) -> list[Value | None]:
     (x,), (g,) = context.operands, context.cotangents
     if not x.dtype.is_float:
@@ -197,7 +202,7 @@ _reduction(
 _reduction(
     "mean",
     "Return the mean over axes; NaN of no elements. Integers must be cast first.",
-    np.mean,
+    _mean_of,
     _mean_gradient,
     kinds=("float",),
     autocast=Autocast.FLOAT32,
