@@ -23,6 +23,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from frame.backends.cpu.relocations import MACHINES, Machine, Patch
 from frame.core.errors import DeviceError, InternalError, NotFoundError, OutOfMemoryError
@@ -408,7 +409,7 @@ def _parse_symbol(names: memoryview, row: tuple[int, ...]) -> Symbol:
     return Symbol(_string(names, name), kind, section, value, info >> 4 != 0)
 
 
-def _unpack(layout: struct.Struct, view: memoryview, offset: int, what: str) -> tuple[int, ...]:
+def _unpack(layout: struct.Struct, view: memoryview, offset: int, what: str) -> tuple[Any, ...]:
     if offset < 0 or offset + layout.size > len(view):
         raise _torn(f"{layout.size} bytes of {what}", f"{len(view)} bytes in all")
     return layout.unpack_from(view, offset)

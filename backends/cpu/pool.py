@@ -19,6 +19,7 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from frame.core import config
 from frame.core.errors import InternalError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from frame.hal import ArtifactStore
+    from frame.hal.interfaces import ArtifactStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,8 +53,8 @@ class _Code:
     launch: int
     fail: int
     clock: int
-    worker: ctypes._CFuncPtr
-    stop: ctypes._CFuncPtr
+    worker: Callable[[int, int], None]
+    stop: Callable[[int], None]
 
 
 class Pool:
