@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 from frame.backends.cpu import elf, llvm, threads
 from frame.backends.cpu.pool_ir import COUNTER_STRIDE, FIELDS, HOST, pool_module
 from frame.backends.cpu.target import host_architecture, named_target
-
 from frame.core import config
 from frame.core.errors import InternalError, InvalidArgumentError
 

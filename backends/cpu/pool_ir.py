@@ -25,6 +25,10 @@ Sleep and wake, both ways, follow one pattern with sequentially consistent acces
 announces itself and then looks again, the waker changes the word and then looks for sleepers, so
 one of the two sees the other. `sleepers` counts workers that need a wake; a waker takes off those
 that it woke, so that a launch during the wake-up costs no second system call.
+
+Kernels run with the usual floating-point control word (round to nearest, denormals kept) in
+whichever thread, so that a library that changed the caller's word can't make a result depend on who
+claimed a chunk.
 """
 
 from __future__ import annotations
@@ -78,6 +82,40 @@ _RELAX: Mapping[str, str] = {
     "aarch64": "@llvm.aarch64.hint(i32 1)",  # YIELD
 }
 
+# Reading and writing MXCSR and FPCR; the mask leaves the sticky exception flags out.
+_CONTROL: Mapping[str, str] = {
+    "x86_64": """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal i64 @read_control() #2 {
+  %word = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %word)
+  %value = load i32, ptr %word
+  %wide = zext i32 %value to i64
+  ret i64 %wide
+}
+define internal void @write_control(i64 %wide) #2 {
+  %word = alloca i32, align 4
+  %value = trunc i64 %wide to i32
+  store i32 %value, ptr %word
+  call void @llvm.x86.sse.ldmxcsr(ptr %word)
+  ret void
+}""",
+    "aarch64": """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define internal i64 @read_control() #2 {
+  %value = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %value
+}
+define internal void @write_control(i64 %value) #2 {
+  call void @llvm.aarch64.set.fpcr(i64 %value)
+  ret void
+}""",
+}
+_CONTROL_MASK: Mapping[str, int] = {"x86_64": 0xFFC0, "aarch64": -1}
+_CONTROL_USUAL: Mapping[str, int] = {"x86_64": 0x1F80, "aarch64": 0}
+
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # the private forms
 
 
@@ -96,6 +134,9 @@ def pool_module(architecture: str) -> str:
         names,
         relax=relax,
         declare=relax.replace("i32 1", "i32"),
+        control=_CONTROL[architecture],
+        control_mask=_CONTROL_MASK[architecture],
+        control_usual=_CONTROL_USUAL[architecture],
         host_words=len(HOST),
         chunk_bits=CHUNK_BITS,
         most=(1 << CHUNK_BITS) - 1,
@@ -110,6 +151,7 @@ _MODULE = """
 @frame_host = dso_local global [$host_words x i64] zeroinitializer, align 64
 
 declare void $declare
+$control
 
 define dso_local i64 @frame_clock() #0 {
   %time = alloca [2 x i64], align 8
@@ -160,6 +202,21 @@ unlock:
 }
 
 define dso_local void @frame_launch(ptr %pool, ptr %kernel, ptr %args, i64 %chunks) #0 {
+  %control = call i64 @read_control()
+  %mode = and i64 %control, $control_mask
+  %usual = icmp eq i64 %mode, $control_usual
+  br i1 %usual, label %plain, label %odd
+plain:
+  call void @launch(ptr %pool, ptr %kernel, ptr %args, i64 %chunks)
+  ret void
+odd:
+  call void @write_control(i64 $control_usual)
+  call void @launch(ptr %pool, ptr %kernel, ptr %args, i64 %chunks)
+  call void @write_control(i64 %control)
+  ret void
+}
+
+define internal void @launch(ptr %pool, ptr %kernel, ptr %args, i64 %chunks) #0 {
 entry:
   %few = icmp sle i64 %chunks, 1
   br i1 %few, label %inline, label %ask
@@ -313,6 +370,7 @@ entry:
   %counters = getelementptr i8, ptr %pool, i64 $counters
   %counter_offset = mul i64 %index, $stride
   %counter_at = getelementptr i8, ptr %counters, i64 %counter_offset
+  call void @write_control(i64 $control_usual)
   br label %work
 work:
   call void @claim_all(ptr %pool, ptr %counter_at)
@@ -503,4 +561,5 @@ lock:
 
 attributes #0 = { nounwind "no-builtins" }
 attributes #1 = { nounwind noinline cold "no-builtins" }
+attributes #2 = { nounwind alwaysinline "no-builtins" }
 """

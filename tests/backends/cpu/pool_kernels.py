@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from frame.backends.cpu import elf, llvm
 from frame.backends.cpu.pool import Pool, get_pool, set_num_threads
 from frame.backends.cpu.target import named_target
-
 from frame.core import config
 
 WORD = ctypes.c_int64
@@ -20,24 +19,14 @@ POINTER = ctypes.c_void_p
 # 4 launch, 5 inner kernel, 6 inner args, 7 inner chunks; for `failing` 1 fail, 2 status, 3 chunks.
 TEXT = """
 define void @add(ptr %args, i64 %chunk) #0 {
-entry:
   %counters = load ptr, ptr %args
   %step_at = getelementptr i64, ptr %args, i64 1
-  %work_at = getelementptr i64, ptr %args, i64 2
   %step = load i64, ptr %step_at
-  %work = load i64, ptr %work_at
   %at = getelementptr i64, ptr %counters, i64 %chunk
   %old = load i64, ptr %at
   %new = add i64 %old, %step
   store i64 %new, ptr %at
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %again = load volatile i64, ptr %at
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %work
-  br i1 %more, label %loop, label %done
-done:
+  call void @spend(ptr %args)
   ret void
 }
 define void @twice(ptr %args, i64 %chunk) #0 {
@@ -86,6 +75,31 @@ define void @tally(ptr %args, i64 %chunk) #0 {
   %sum = atomicrmw add ptr %sum_at, i64 %chunk monotonic
   ret void
 }
+; counters[chunk] := half of the smallest normal number, a denormal
+define void @halve(ptr %args, i64 %chunk) #0 {
+  %counters = load ptr, ptr %args
+  %step_at = getelementptr i64, ptr %args, i64 1
+  %tiny = load double, ptr %step_at
+  %half = fmul double %tiny, 0.5
+  %at = getelementptr double, ptr %counters, i64 %chunk
+  store double %half, ptr %at
+  call void @spend(ptr %args)
+  ret void
+}
+define internal void @spend(ptr %args) #0 {
+entry:
+  %work_at = getelementptr i64, ptr %args, i64 2
+  %work = load i64, ptr %work_at
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %again = load volatile i64, ptr %args
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %work
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
 attributes #0 = { nounwind noinline "no-builtins" }
 """
 
@@ -117,6 +131,7 @@ def run_and_check(pool: Pool, chunks: int, work: int = 0) -> None:
 @contextmanager
 def pool_of(threads: int, wait: str = "futex") -> Iterator[Pool]:
     """Give the process pool a size and a way to wait for the length of a block."""
+    code()  # two threads that load it together would each get a copy, and one copy would go
     with config.override(FRAME_POOL_WAIT=wait):
         pool = set_num_threads(threads)
         try:

@@ -13,12 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+
+from frame.backends.cpu import elf
 from frame.backends.cpu import pool as pool_module
 from frame.backends.cpu.pool import Pool, get_pool, pool_object, set_num_threads
 from frame.backends.cpu.pool_ir import CHUNK_BITS, FIELDS
 from frame.backends.cpu.pool_ir import pool_module as pool_text
-from frame.backends.cpu.target import named_target
-
+from frame.backends.cpu.target import host_architecture, named_target
 from frame.core.errors import InvalidArgumentError
 from tests.backends.cpu.pool_kernels import (
     POINTER,
@@ -196,6 +197,34 @@ def test_a_failure_never_replaces_an_earlier_one():
         assert status[3] == 100 * expected[0] + expected[1]
 
 
+def test_kernels_keep_denormals_whatever_the_caller_set(pool):
+    """A library built with -ffast-math makes its loader's thread flush denormals to zero."""
+    if host_architecture() != "x86_64":
+        pytest.skip("the test sets MXCSR")
+    text = """
+    declare void @llvm.x86.sse.stmxcsr(ptr)
+    declare void @llvm.x86.sse.ldmxcsr(ptr)
+    define void @get(ptr %p) nounwind { call void @llvm.x86.sse.stmxcsr(ptr %p)\n ret void }
+    define void @set(ptr %p) nounwind { call void @llvm.x86.sse.ldmxcsr(ptr %p)\n ret void }"""
+    loaded = elf.load(pool_module.llvm.compile_ir(text, named_target("x86-64")))
+    get, set_ = (ctypes.CFUNCTYPE(None, POINTER)(loaded.symbol(name)) for name in ("get", "set"))
+    before, flushing, after = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.c_uint32()
+    tiny = sys.float_info.min
+    args = adder((ctypes.c_double * 64)(), work=2000)
+    get(ctypes.addressof(before))
+    flushing.value = before.value | 0x8040
+    for chunks in (1, 64):
+        results = (ctypes.c_double * 64)()
+        args[0] = ctypes.addressof(results)
+        ctypes.c_double.from_address(ctypes.addressof(args) + 8).value = tiny
+        set_(ctypes.addressof(flushing))
+        launch(pool, "halve", args, chunks)
+        get(ctypes.addressof(after))
+        set_(ctypes.addressof(before))
+        assert after.value & 0xFFC0 == flushing.value & 0xFFC0
+        assert list(results) == [tiny / 2] * chunks + [0.0] * (64 - chunks)
+
+
 def test_the_clock_is_monotonic_time_in_nanoseconds():
     clock = ctypes.CFUNCTYPE(WORD)(get_pool().clock_address)
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -301,25 +330,26 @@ def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("wait", WAITS)
-@pytest.mark.parametrize(
-    "script",
-    [
-        "run_and_check(get_pool(), 64)",  # hot: workers spin as the interpreter ends
-        "run_and_check(get_pool(), 64); time.sleep(0.2)",  # idle: they sleep
-        "get_pool()",  # never used
-        # a launch after the workers went, and a pool first asked for at exit
-        "get_pool(); atexit._run_exitfuncs(); run_and_check(get_pool(), 9)",
-        "atexit._run_exitfuncs(); run_and_check(get_pool(), 9)",
-        # a daemon thread is inside a launch when the interpreter ends
+ENDINGS = {
+    "hot": "run_and_check(get_pool(), 64)",  # workers spin as the interpreter ends
+    "idle": "run_and_check(get_pool(), 64); time.sleep(0.1)",  # they sleep
+    "never launched": "get_pool()",
+    "late launch": "get_pool(); atexit._run_exitfuncs(); run_and_check(get_pool(), 9)",
+    "first asked at exit": "atexit._run_exitfuncs(); run_and_check(get_pool(), 9)",
+    "daemon thread in a launch": (
         "def forever():\n"
         "    while True: run_and_check(get_pool(), 8, work=100000)\n"
-        "threading.Thread(target=forever, daemon=True).start(); time.sleep(0.1)",
-        "run_and_check(get_pool(), 64); sys.exit(0)",
-    ],
+        "threading.Thread(target=forever, daemon=True).start(); time.sleep(0.1)"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("ending", "wait"),
+    [(name, "futex") for name in ENDINGS] + [("hot", "portable"), ("idle", "portable")],
 )
-def test_the_interpreter_ends_cleanly(script, wait):
-    done = run_python(script, FRAME_NUM_THREADS="3", FRAME_POOL_WAIT=wait)
+def test_the_interpreter_ends_cleanly(ending, wait):
+    done = run_python(ENDINGS[ending], FRAME_NUM_THREADS="3", FRAME_POOL_WAIT=wait)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from frame.backends.cpu import threads
 
+from frame.backends.cpu import threads
 from frame.core import config
 
 
