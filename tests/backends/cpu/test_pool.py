@@ -6,6 +6,7 @@ import ctypes
 import os
 import random
 import resource
+import struct
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from frame.backends.cpu.target import host_architecture, named_target
 from frame.core.errors import InvalidArgumentError
 from tests.backends.cpu.pool_kernels import (
     POINTER,
+    TEXT,
     WORD,
     adder,
     code,
@@ -427,3 +429,35 @@ def test_the_text_compiles_for_both_architectures(architecture):
     text = pool_module.llvm.assembly(pool_text(architecture), target)
     assert ("pause" if architecture == "x86_64" else "yield") in text
     assert pool_module.llvm.compile_ir(pool_text(architecture), target)
+
+
+def test_the_aarch64_code_runs_under_an_emulator():
+    """An inline launch, and the caller's part of a job whose workers never come."""
+    unicorn = pytest.importorskip("unicorn")
+    target = named_target("armv8-a")
+    objects = (pool_text("aarch64"), TEXT)
+    machine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
+    symbols: dict[str, int] = {}
+    for base, text in zip((0x10_0000, 0x20_0000), objects, strict=True):
+        file = elf.parse(pool_module.llvm.compile_ir(text, target, level=0))
+        layout = elf.plan(file)
+        image = bytearray(layout.size)
+        elf.place(file, layout, base, image)
+        machine.mem_map(base, layout.size)
+        machine.mem_write(base, bytes(image))
+        symbols |= elf.exports(file, layout, base)
+    pool, args, counters, stack = 0x30_0000, 0x30_2000, 0x30_3000, 0x40_0000
+    machine.mem_map(pool, 0x10000)
+    machine.mem_map(stack, 0x10000)
+    machine.mem_write(args, struct.pack("<3q", counters, 5, 0))
+    registers = [getattr(unicorn.arm64_const, f"UC_ARM64_REG_X{index}") for index in range(4)]
+    for workers in (0, 1):
+        machine.mem_write(pool + FIELDS["workers"], struct.pack("<i", workers))
+        for register, value in zip(registers, (pool, symbols["add"], args, 6), strict=True):
+            machine.reg_write(register, value)
+        machine.reg_write(unicorn.arm64_const.UC_ARM64_REG_LR, stack)
+        machine.reg_write(unicorn.arm64_const.UC_ARM64_REG_SP, stack + 0x8000)
+        machine.emu_start(symbols["frame_launch"], stack)
+    assert struct.unpack("<7q", bytes(machine.mem_read(counters, 56))) == (10,) * 6 + (0,)
+    state = struct.unpack("<q", bytes(machine.mem_read(pool, 8)))[0]
+    assert (state >> CHUNK_BITS, state & ((1 << CHUNK_BITS) - 1)) == (1, 0)
