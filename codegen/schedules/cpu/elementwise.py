@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, LoopKind
-from frame.codegen.schedules.access import Reader
+from frame.codegen.schedules.access import INDEX_RULES, Reader
 from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.nest import Nest, make_nest
+from frame.ir.graph import Graph, Value
 
 NOTE = __doc__.split("\n\n", 1)[1]
 
@@ -91,3 +92,33 @@ def _scalar_kernel(nest: Nest) -> KernelCall:
     body = b.Body()
     _write_elements(nest, body, [])
     return nest.group.call("", body.block(), b.index(1), NOTE)
+
+
+def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:
+    """Return the (output, capture) pairs that may share memory: the capture is read at the index
+    of the output alone, and has its shape and dtype."""
+    moved = _read_elsewhere(body)
+    return tuple(
+        (o, c)
+        for o, output in enumerate(body.outputs)
+        for c, entry in enumerate(body.inputs)
+        if entry.value.type == output.type and entry.value not in moved
+    )
+
+
+def _read_elsewhere(body: Graph) -> set[Value]:
+    """Captures that views, or broadcasts that change their shape, read at another index."""
+    found: set[Value] = set()
+    pending = [
+        operand
+        for node in body.nodes
+        if node.op in INDEX_RULES
+        for operand in node.operands
+    ]
+    while pending:
+        value = pending.pop()
+        if value.node is None:
+            found.add(value)
+        else:
+            pending.extend(value.node.operands)
+    return found

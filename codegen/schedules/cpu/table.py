@@ -1,0 +1,20 @@
+"""The schedules of the cpu family, one row an anchor."""
+
+from __future__ import annotations
+
+from frame.codegen.schedules.cpu import elementwise, reduction
+from frame.codegen.schedules.registry import Schedule, register_schedule
+from frame.core.targets import TargetDescription
+from frame.core.shapes import Size
+from frame.ir.graph import Graph
+
+
+def _reduction_workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
+    return reduction.workspaces(body)
+
+
+for _schedule in (
+    Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
+    Schedule("reduction", reduction.lower, _reduction_workspaces),
+):
+    register_schedule(_schedule)

@@ -1,0 +1,87 @@
+"""The table of schedules: for each anchor kind and family of targets, how a group is lowered."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from frame.codegen.schedules.group import Group, KernelCall
+from frame.core.errors import AlreadyExistsError, UnimplementedError
+from frame.core.shapes import Size
+from frame.core.targets import TargetDescription
+from frame.ir.graph import Graph, Layout
+
+
+def _no_sizes(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
+    return ()
+
+
+def _no_pairs(body: Graph) -> tuple[tuple[int, int], ...]:
+    return ()
+
+
+def _no_layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
+    return {}
+
+
+def _no_graphs(target: TargetDescription) -> Iterable[Graph]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How groups of one anchor kind become kernels.
+
+    `lower` makes the kernel calls of a group, in order. `workspaces` gives the bytes of scratch
+    memory that they need, `overwritable` the (result, capture) pairs that may share memory,
+    `layouts` the preferred layout of captures by position. `boundary_graphs` builds graphs whose
+    groups have sizes at every edge of the schedule on a target: vectors, tiles, blocks, grains.
+    """
+
+    anchor: str
+    lower: Callable[[Group], tuple[KernelCall, ...]]
+    workspaces: Callable[[Graph, TargetDescription], tuple[Size, ...]] = _no_sizes
+    overwritable: Callable[[Graph], tuple[tuple[int, int], ...]] = _no_pairs
+    layouts: Callable[[Graph, TargetDescription], Mapping[int, Layout]] = _no_layouts
+    boundary_graphs: Callable[[TargetDescription], Iterable[Graph]] = _no_graphs
+
+
+# family of targets -> module that registers its schedules when imported
+_FAMILIES: dict[str, str] = {"cpu": "frame.codegen.schedules.cpu.table"}
+_schedules: dict[tuple[str, str], Schedule] = {}
+
+
+def register_schedule(schedule: Schedule, family: str = "cpu") -> Schedule:
+    """Add a schedule to the table of a family of targets and return it.
+
+    Raises:
+        AlreadyExistsError: when the family has a schedule for that anchor.
+    """
+    key = (family, schedule.anchor)
+    if key in _schedules:
+        raise AlreadyExistsError(f"the {family} schedules have one for {schedule.anchor!r} already")
+    _schedules[key] = schedule
+    return schedule
+
+
+def unregister_schedule(anchor: str, family: str = "cpu") -> None:
+    """Remove a schedule that a user registered."""
+    del _schedules[family, anchor]
+
+
+def schedules(family: str = "cpu") -> Mapping[str, Schedule]:
+    """Return the schedules of a family of targets by anchor."""
+    importlib.import_module(_FAMILIES[family])
+    return {anchor: item for (name, anchor), item in _schedules.items() if name == family}
+
+
+def schedule_for(anchor: str, family: str = "cpu") -> Schedule:
+    """Return the schedule of an anchor; raise UnimplementedError when there is none."""
+    found = schedules(family).get(anchor)
+    if found is None:
+        raise UnimplementedError(
+            f"no {family} schedule for {anchor!r}: register one with "
+            "frame.codegen.register_schedule, or give the op a decomposition"
+        )
+    return found
