@@ -10,7 +10,7 @@ from frame.codegen.schedules.group import Group, KernelCall
 from frame.core.errors import AlreadyExistsError, UnimplementedError
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
-from frame.ir.graph import Graph, Layout
+from frame.ir.graph import Graph, Layout, Node
 
 
 def _no_sizes(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
@@ -25,6 +25,10 @@ def _no_layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
     return {}
 
 
+def _no_checks(body: Graph) -> tuple[tuple[Node, Size], ...]:
+    return ()
+
+
 def _no_graphs(target: TargetDescription) -> Iterable[Graph]:
     return ()
 
@@ -35,7 +39,8 @@ class Schedule:
 
     `lower` makes the kernel calls of a group, in order. `workspaces` gives the bytes of scratch
     memory that they need, `overwritable` the (result, capture) pairs that may share memory,
-    `layouts` the preferred layout of captures by position. `boundary_graphs` builds graphs whose
+    `layouts` the preferred layout of captures by position, `checks` the (node, limit) of each check
+    that the kernels make, in the order of their sites. `boundary_graphs` builds graphs whose
     groups have sizes at every edge of the schedule on a target: vectors, tiles, blocks, grains.
     """
 
@@ -44,6 +49,7 @@ class Schedule:
     workspaces: Callable[[Graph, TargetDescription], tuple[Size, ...]] = _no_sizes
     overwritable: Callable[[Graph], tuple[tuple[int, int], ...]] = _no_pairs
     layouts: Callable[[Graph, TargetDescription], Mapping[int, Layout]] = _no_layouts
+    checks: Callable[[Graph], tuple[tuple[Node, Size], ...]] = _no_checks
     boundary_graphs: Callable[[TargetDescription], Iterable[Graph]] = _no_graphs
 
 

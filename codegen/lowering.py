@@ -1,0 +1,422 @@
+"""From a planned graph of groups to a loop module: kernels by the schedules, and one entry.
+
+The entry launches the kernels of each group in order. A scan becomes a loop in it, a cond a branch;
+their bodies are lowered in place, over the views of one iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import (
+    Block,
+    Buffer,
+    ConstantData,
+    Copy,
+    Entry,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Launch,
+    LoopKind,
+    Module,
+    Place,
+    Placement,
+    Return,
+    Stmt,
+    Var,
+    View,
+    While,
+)
+from frame.codegen.loops.printer import kernel_key
+from frame.codegen.schedules.cpu.vectors import vectorise_loops
+from frame.codegen.schedules.group import KernelCall, Part, Ref, make_group
+from frame.codegen.schedules.registry import schedule_for
+from frame.codegen.schedules.sizes import product, size_expr
+from frame.codegen.schedules.work import Work, group_work
+from frame.core.dtypes import bool_, uint8
+from frame.core.errors import InternalError
+from frame.core.shapes import Shape, Size
+from frame.core.targets import TargetDescription
+from frame.ir import memory
+from frame.ir.graph import Graph, Node, Value
+from frame.ir.memory import MemoryPlan, Space
+
+_COPY_BYTES = 1 << 16  # bytes of one chunk of a copy
+_COPY_LANES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSite:
+    """One check of indices: the node that checks and the size that the indices must stay below."""
+
+    node: Node
+    limit: Size
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSite:
+    """One launch in the text of the entry: its kernel, the nodes behind it, and its work."""
+
+    kernel: str
+    nodes: tuple[Node, ...]
+    work: Work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A loop module, and what its sites and launches mean."""
+
+    module: Module
+    checks: tuple[CheckSite, ...]
+    launches: tuple[LaunchSite, ...]
+
+
+def control_workspaces(node: Node) -> tuple[Size, ...]:
+    """Return the scratch bytes of a control-flow node: two buffers a carry of a scan; one a carry
+    of a while, and its condition."""
+    carries = node.results[: node.attributes.get("carries", 0)]
+    sizes = tuple(_bytes(value) for value in carries)
+    if node.op == "scan":
+        return tuple(size * 2 for size in sizes)
+    return (*sizes, 1) if node.op == "while" else ()
+
+
+def _bytes(value: Value) -> Size:
+    return product(value.shape) * value.dtype.itemsize
+
+
+def lower_piece(
+    graph: Graph, plan: MemoryPlan, symbols: Sequence[str], target: TargetDescription
+) -> Lowered:
+    """Return the loop module of a piece.
+
+    Args:
+        graph: groups, control flow, constants and reshapes, in execution order.
+        plan: its memory plan.
+        symbols: the names of the symbols, in the order in which the entry receives them.
+        target: what to schedule for.
+
+    Raises:
+        UnimplementedError: carrying the nodes that no schedule takes.
+    """
+    return _Lowering(graph, plan, symbols, target).run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scope:
+    """One graph that is being lowered, and where its values are."""
+
+    graph: Graph
+    plan: MemoryPlan
+    table: int  # the first entry of this plan in the offset table
+    constants: int  # the first constant of this graph in the module
+    inputs: tuple[View, ...] = ()  # where the inputs and outputs of a body are
+    outputs: tuple[View, ...] = ()
+
+
+class _Lowering:
+    """The state of one lowering."""
+
+    def __init__(
+        self, graph: Graph, plan: MemoryPlan, symbols: Sequence[str], target: TargetDescription
+    ) -> None:
+        self.graph, self.plan, self.target = graph, plan, target
+        self.symbols: Mapping[str, Var] = {name: Var(f"size_{name}") for name in symbols}
+        self.statements: list[Stmt] = []
+        self.placements: dict[tuple[object, ...], Placement] = {}
+        self.kernels: dict[str, Kernel] = {}
+        self.names: dict[str, int] = {}
+        self.constants: list[ConstantData] = []
+        self.checks: list[CheckSite] = []
+        self.launches: list[LaunchSite] = []
+        self.reserved = len(plan.static.offsets) if plan.static is not None else 0
+
+    def run(self) -> Lowered:
+        """Lower the whole piece."""
+        scope = _Scope(self.graph, self.plan, 0, self._constants(self.graph))
+        self._lower_graph(scope)
+        entry = Entry(
+            "frame_entry",
+            tuple(self.placements.values()),
+            tuple(self.symbols.values()),
+            tuple(self.statements),
+        )
+        module = Module(
+            self.graph.name, tuple(self.kernels.values()), entry, tuple(self.constants)
+        )
+        return Lowered(module, tuple(self.checks), tuple(self.launches))
+
+    def _constants(self, graph: Graph) -> int:
+        first = len(self.constants)
+        for node in graph.nodes:
+            if node.op == "constant":
+                data = node.attributes["value"].array.tobytes()
+                self.constants.append(ConstantData(f"constant{len(self.constants)}", data))
+        return first
+
+    # --- where values are ----------------------------------------------------------------------
+
+    def _view(self, scope: _Scope, value: Value, place: memory.Place) -> View:
+        """The memory of a value, as the entry sees it."""
+        return self._at(scope, place, value.dtype, value.shape)
+
+    def _at(self, scope: _Scope, place: memory.Place, dtype: object, shape: Shape) -> View:
+        if place.offset != 0:
+            raise InternalError(f"the plan put a value at {place}, inside of another one")
+        if place.space is Space.INPUT and scope.inputs:
+            return scope.inputs[place.index]
+        if place.space is Space.OUTPUT and scope.outputs:
+            return scope.outputs[place.index]
+        kind, slot = self._slot(scope, place)
+        key = (kind, slot, dtype, shape)
+        if key not in self.placements:
+            extents = tuple(
+                size if isinstance(size, int) else size_expr(size, self.symbols) for size in shape
+            )
+            buffer = Buffer(f"{kind}{slot}_{len(self.placements)}", dtype, extents)  # type: ignore[arg-type]
+            self.placements[key] = Placement(buffer, kind, slot)
+        buffer = self.placements[key].buffer
+        return View(buffer, tuple(b.index(0) for _ in buffer.shape))
+
+    def _slot(self, scope: _Scope, place: memory.Place) -> tuple[Place, int]:
+        if place.space is Space.INPUT:
+            return Place.ARGUMENT, place.index
+        if place.space is Space.OUTPUT:
+            return Place.ARGUMENT, len(scope.graph.inputs) + place.index
+        if place.space is Space.CONSTANT:
+            return Place.CONSTANT, scope.constants + place.index
+        entry = scope.table + place.index
+        if self.plan.static is not None:
+            return Place.ARENA, self.plan.static.offsets[entry]
+        return Place.TABLE, entry
+
+    def _slot_view(self, scope: _Scope, slot: int, dtype: object, shape: Shape) -> View:
+        return self._at(scope, memory.Place(Space.ARENA, slot), dtype, shape)
+
+    # --- graphs ----------------------------------------------------------------------------------
+
+    def _lower_graph(self, scope: _Scope) -> None:
+        places = scope.plan.places_of(scope.graph)
+        views = {
+            value: self._view(scope, value, place)
+            for value, place in places.items()
+        }
+        for step, node in enumerate(scope.graph.nodes):
+            if step == scope.plan.status_step:
+                self.statements.append(Return())
+            lower = _NODES.get(node.op)
+            if lower is not None:
+                lower(self, scope, step, node, views)
+        if scope.plan.status_step == len(scope.graph.nodes):
+            self.statements.append(Return())
+        for copy in scope.plan.copies:
+            self._copy_bytes(scope, copy)
+
+    def _lower_group(
+        self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]
+    ) -> None:
+        schedule = schedule_for(node.attributes["anchor"])
+        body: Graph = node.attributes["body"]
+        sizes = schedule.workspaces(body, self.target)
+        group = make_group(node, self.target, self.symbols, sizes, len(self.checks) + 1)
+        slots = scope.plan.workspaces[step]
+        scratch = [
+            self._slot_view(scope, slot, uint8, (size,))
+            for slot, size in zip(slots, sizes, strict=True)
+        ]
+        operands = {
+            Part.CAPTURE: [views[value] for value in node.operands],
+            Part.OUTPUT: [views[value] for value in node.results],
+            Part.WORKSPACE: scratch,
+        }
+        calls = schedule.lower(group)
+        work = group_work(node)
+        for position, call in enumerate(calls):
+            self._launch(call, operands, node, work if position == len(calls) - 1 else Work())
+        self.checks.extend(CheckSite(node, limit) for node, limit in schedule.checks(body))
+
+    def _launch(
+        self, call: KernelCall, operands: Mapping[Part, list[View]], node: Node, work: Work
+    ) -> None:
+        kernel = self._share(call.kernel)
+        views = tuple(_operand(operands, ref) for ref in call.operands)
+        self.statements.append(Launch(kernel.name, views, call.kernel.scalars, call.chunks))
+        body: Graph = node.attributes["body"]
+        self.launches.append(LaunchSite(kernel.name, body.nodes, work))
+
+    def _share(self, kernel: Kernel) -> Kernel:
+        """Return an equal kernel that exists already, or add this one under a name of its own."""
+        key = kernel_key(kernel)
+        if key not in self.kernels:
+            count = self.names[kernel.name] = self.names.get(kernel.name, 0) + 1
+            name = kernel.name if count == 1 else f"{kernel.name}_{count}"
+            self.kernels[key] = replace(kernel, name=name)
+        return self.kernels[key]
+
+    def _copy_bytes(self, scope: _Scope, copy: memory.Copy) -> None:
+        """Launch a copy that the plan asks for at the end of a graph."""
+        source = self._at(scope, copy.source, uint8, (copy.nbytes,))
+        target = self._at(scope, copy.target, uint8, (copy.nbytes,))
+        self._launch_copy(target, source, copy.nbytes)
+
+    def _launch_copy(self, target: View, source: View, nbytes: Size) -> None:
+        kernel = self._share(_copy_kernel())
+        length = size_expr(nbytes, self.symbols)
+        chunks = b.ceil_div(length, _COPY_BYTES)
+        self.statements.append(Launch(kernel.name, (target, source), (length,), chunks))
+        self.launches.append(LaunchSite(kernel.name, (), Work(0, nbytes * 2)))
+
+    # --- control flow ----------------------------------------------------------------------------
+
+    def _nested(self, write: object) -> Block:
+        outer, self.statements = self.statements, []
+        write()  # type: ignore[operator]
+        inner, self.statements = tuple(self.statements), outer
+        return inner
+
+    def _body_scope(
+        self,
+        scope: _Scope,
+        step: int,
+        attribute: str,
+        node: Node,
+        inputs: Sequence[View],
+        outputs: Sequence[View],
+    ) -> _Scope:
+        index = next(
+            i
+            for i, body in enumerate(scope.plan.bodies)
+            if body.node == step and body.attribute == attribute
+        )
+        graph: Graph = node.attributes[attribute]
+        return _Scope(
+            graph,
+            scope.plan.bodies[index].plan,
+            scope.table + scope.plan.body_table(index),
+            self._constants(graph),
+            tuple(inputs),
+            tuple(outputs),
+        )
+
+    def _lower_cond(
+        self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]
+    ) -> None:
+        predicate, *captures = (views[value] for value in node.operands)
+        results = [views[value] for value in node.results]
+        branches = [
+            self._nested(
+                lambda name=name: self._lower_graph(
+                    self._body_scope(scope, step, name, node, captures, results)
+                )
+            )
+            for name in ("then", "otherwise")
+        ]
+        condition = b.load(predicate.buffer, predicate.indices)
+        self.statements.append(If(condition, *branches))
+
+    def _lower_scan(
+        self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]
+    ) -> None:
+        """Carries alternate between two buffers; elements and stacked results are views of step t.
+
+        for t in length:  body(carry[t % 2], xs[t], captures) -> carry[1 - t % 2], ys[t]
+        """
+        carries, elements = node.attributes["carries"], node.attributes["elements"]
+        operands = [views[value] for value in node.operands]
+        results = [views[value] for value in node.results]
+        length = size_expr(node.attributes["length"], self.symbols)
+        pairs = [
+            self._slot_view(scope, slot, value.dtype, (2, *value.shape))
+            for slot, value in zip(scope.plan.workspaces[step], node.results, strict=False)
+        ]
+        for pair, init, value in zip(pairs, operands, node.results, strict=False):
+            self._copy(_plane(pair, b.index(0)), init, value)
+        t = b.fresh("t")
+        at: Expr = b.sub(b.sub(length, 1), t) if node.attributes["reverse"] else t
+        parity = b.rem(t, 2)
+        inputs = [_plane(pair, parity) for pair in pairs]
+        inputs += [_plane(view, at) for view in operands[carries : carries + elements]]
+        inputs += operands[carries + elements :]
+        outputs = [_plane(pair, b.sub(1, parity)) for pair in pairs]
+        outputs += [_plane(view, at) for view in results[carries:]]
+        inner = self._body_scope(scope, step, "body", node, inputs, outputs)
+        block = self._nested(lambda: self._lower_graph(inner))
+        self.statements.append(For(LoopKind.SERIAL, t, length, block))
+        last = b.rem(length, 2)
+        for pair, result, value in zip(pairs, results, node.results, strict=False):
+            self._copy(result, _plane(pair, last), value)
+
+    def _lower_while(
+        self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]
+    ) -> None:
+        """The carries are in the results; the body writes the next ones beside them."""
+        carries = node.attributes["carries"]
+        operands = [views[value] for value in node.operands]
+        current = [views[value] for value in node.results]
+        *slots, flag_slot = scope.plan.workspaces[step]
+        following = [
+            self._slot_view(scope, slot, value.dtype, value.shape)
+            for slot, value in zip(slots, node.results, strict=True)
+        ]
+        flag = self._slot_view(scope, flag_slot, bool_, ())
+        for result, init, value in zip(current, operands, node.results, strict=False):
+            self._copy(result, init, value)
+        captures = operands[carries:]
+        test = self._body_scope(scope, step, "condition", node, [*current, *captures], [flag])
+        body = self._body_scope(scope, step, "body", node, [*current, *captures], following)
+
+        def iterate() -> None:
+            self._lower_graph(body)
+            for result, value, new in zip(current, node.results, following, strict=True):
+                self._copy(result, new, value)
+            self._lower_graph(test)
+
+        self._lower_graph(test)
+        self.statements.append(While(flag.buffer, self._nested(iterate)))
+
+    def _copy(self, target: View, source: View, value: Value) -> None:
+        """Copy a whole value between two places of its shape."""
+        extents = [size_expr(size, self.symbols) for size in value.shape]
+        ones = max(len(target.buffer.shape), len(source.buffer.shape)) - len(extents)
+        if len(target.buffer.shape) == len(source.buffer.shape):
+            self.statements.append(
+                Copy(target, source, tuple([b.index(1)] * ones + list(extents)))
+            )
+        else:
+            self._launch_copy(target, source, _bytes(value))
+
+
+def _plane(view: View, index: Expr) -> View:
+    """The part of a view at `index` of the leading dimension."""
+    return View(view.buffer, (b.add(view.indices[0], index), *view.indices[1:]))
+
+
+def _operand(operands: Mapping[Part, list[View]], ref: Ref) -> View:
+    return operands[ref.part][ref.position]
+
+
+def _copy_kernel() -> Kernel:
+    """A copy of `length` bytes in chunks."""
+    length = Var("length")
+    target = Buffer("target", uint8, (length,))
+    source = Buffer("source", uint8, (length,))
+    body = b.Body()
+    with body.loop(b.ceil_div(length, _COPY_BYTES), "chunk", LoopKind.PARALLEL) as chunk:
+        start = body.let("start", b.mul(chunk, _COPY_BYTES))
+        extent = b.min_(b.index(_COPY_BYTES), b.sub(length, start))
+        with body.loop(extent, "i", LoopKind.VECTOR) as i:
+            body.store(target, [b.add(start, i)], b.load(source, [b.add(start, i)]))
+    block = vectorise_loops(body.block(), _COPY_LANES)
+    return Kernel("copy", (target, source), (length,), block, "copy bytes, a block a chunk")
+
+
+_NODES = {
+    "group": _Lowering._lower_group,
+    "cond": _Lowering._lower_cond,
+    "scan": _Lowering._lower_scan,
+    "while": _Lowering._lower_while,
+}

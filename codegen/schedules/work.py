@@ -1,0 +1,63 @@
+"""How much work a group does: floating-point operations and bytes moved, for profiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frame.codegen.schedules.sizes import product
+from frame.core.shapes import Size
+from frame.ir.graph import Graph, Node, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations and bytes of memory traffic of one run, possibly symbolic."""
+
+    flops: Size = 0
+    bytes: Size = 0
+
+
+def group_work(group: Node) -> Work:
+    """Return the work of a group: every operand and result moves once."""
+    body: Graph = group.attributes["body"]
+    flops: Size = 0
+    for node in body.nodes:
+        flops = flops + node_flops(node)
+    moved: Size = 0
+    for value in (*group.operands, *group.results):
+        moved = moved + product(value.shape) * value.dtype.itemsize
+    return Work(flops, moved)
+
+
+def node_flops(node: Node) -> Size:
+    """Return the operations of one node; a multiply-add counts two, an element of the rest one."""
+    rule = _FLOPS.get(node.op)
+    if rule is not None:
+        return rule(node)
+    return product(max(node.operands or node.results, key=_rank_key).shape)
+
+
+def _rank_key(value: Value) -> int:
+    return sum(size if isinstance(size, int) else 1 << 20 for size in value.shape)
+
+
+def _matmul(node: Node) -> Size:
+    a, _ = node.operands
+    depth = a.shape[-2] if node.attributes.get("transpose_a") else a.shape[-1]
+    return product(node.results[0].shape) * depth * 2
+
+
+def _conv2d(node: Node) -> Size:
+    weight = node.operands[1]
+    return product(node.results[0].shape) * product(weight.shape[1:]) * 2
+
+
+def _nothing(node: Node) -> Size:
+    return 0
+
+
+_FLOPS = {
+    "matmul": _matmul,
+    "conv2d": _conv2d,
+    **dict.fromkeys(("constant", "reshape", "transpose", "slice", "expand", "concat"), _nothing),
+}
