@@ -536,6 +536,7 @@ def _cast_samples() -> Iterable[Sample]:
         yield Sample(f"bool_to_{target}", (samples.BOOLS,), attributes, gradient=False)
     yield Sample("rank0", (samples.smooth(()),), {"dtype": float64})
     yield Sample("matrix", (samples.smooth((3, 5)),), {"dtype": float64})
+    yield Sample("narrower", (samples.smooth((7,)),), {"dtype": float32})
     yield Sample("empty", (samples.smooth((0, 3)),), {"dtype": float32}, gradient=False)
 
 

@@ -159,6 +159,8 @@ def _scatter_samples() -> Iterable[Sample]:
     for dtype in samples.INTEGER_DTYPES:
         operands = (samples.integers((4, 3), 0, 100, dtype), np.array([1, 0, 1, 1], np.int32))
         yield Sample(f"{dtype}", operands, {"shape": (2, 3)}, gradient=False)
+        places = np.array([2, 0, 2], dtype.numpy)
+        yield Sample(f"indices_{dtype}", (smooth((3, 2)), places), {"shape": (3, 2)})
 
 
 register(

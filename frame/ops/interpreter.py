@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from frame.core.dtypes import DType, dtype, float64
 from frame.core.errors import InternalError, InvalidArgumentError
-from frame.core.shapes import Dim, bind_shape, match_shapes, shape_text
-from frame.ir.graph import Attribute, Graph, Node, TensorType, Value
+from frame.core.shapes import bind_shape, match_shapes, shape_text
+from frame.ir.graph import Graph, Node, TensorType, Value
+from frame.ops.binding import bind_attributes, check_binding
 from frame.ops.registry import lookup
 
 PRECISIONS = ("float64", "native")
@@ -60,6 +60,7 @@ def interpret(
     arrays = _check_inputs(graph, inputs)
     solved = dict(bindings or {})
     _solve(graph, arrays, solved)
+    check_binding(graph, solved)
     with _activate(_Run(solved, precision == "native")):
         return [np.array(result) for result in run_body(graph, arrays)]
 
@@ -101,13 +102,6 @@ def run_node(node: Node, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ..
     )
 
 
-def bind_attributes(
-    attributes: Mapping[str, Attribute], bindings: Mapping[str, int]
-) -> dict[str, Attribute]:
-    """Return the attributes with every symbolic size replaced by its value."""
-    return {name: _bind(value, bindings) for name, value in attributes.items()}
-
-
 @contextmanager
 def _activate(run: _Run) -> Iterator[None]:
     token = _run.set(run)
@@ -115,14 +109,6 @@ def _activate(run: _Run) -> Iterator[None]:
         yield
     finally:
         _run.reset(token)
-
-
-def _bind(value: Any, bindings: Mapping[str, int]) -> Any:
-    if isinstance(value, Dim):
-        return value.evaluate(bindings)
-    if isinstance(value, tuple):
-        return tuple(_bind(item, bindings) for item in value)
-    return value
 
 
 def _check_inputs(graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -103,13 +103,13 @@ _FORMS: tuple[tuple[str, tuple[int, ...], Mapping[str, Attribute]], ...] = (
 
 
 def _cases(
-    low: float, high: float, kinds: tuple[str, ...], empty: bool, smooth: bool
+    name: str, low: float, high: float, kinds: tuple[str, ...], empty: bool, smooth: bool
 ) -> Callable[[], Iterable[Sample]]:
     def cases() -> Iterable[Sample]:
         if "float" in kinds:
-            for seed, (name, shape, attributes) in enumerate(_FORMS):
+            for seed, (form, shape, attributes) in enumerate(_FORMS):
                 x = samples.smooth(shape, low, high, seed)
-                yield Sample(name, (x,), attributes, gradient=smooth)
+                yield Sample(form, (x,), attributes, gradient=smooth)
             edges = samples.FLOAT_EDGES.reshape(3, 5)
             yield Sample("edges", (edges,), {"axes": (0,)}, gradient=False)
             yield Sample("finite_edges", (edges[1:] * 1.0,), {"axes": (1,)}, gradient=False)
@@ -125,6 +125,10 @@ def _cases(
             yield Sample("bool_keepdims", (flags,), {"keepdims": True}, gradient=False)
             yield Sample("bool_rank0", (np.array(True),), gradient=False)
             yield Sample("bool_empty", (np.zeros((2, 0), bool),), {"axes": (1,)}, gradient=False)
+            zeros = np.array([[0.5, 0.0, 2.0], [0.0, 1.5, 0.0], [1.0, 2.0, 3.0]])
+            if name == "prod":
+                yield Sample("zeros", (zeros,), {"axes": (1,)}, gradient=smooth)
+                yield Sample("all_zeros", (zeros,), {"axes": (0, 1)}, gradient=smooth)
         if empty:
             x = np.zeros((3, 0))
             yield Sample("empty", (x,), {"axes": (1,)}, gradient=False)
@@ -156,7 +160,7 @@ def _reduction(
             traits=frozenset({Trait.REDUCTION}),
             autocast=autocast,
             decomposition=decomposition,
-            samples=_cases(low, 2.0, kinds, empty, smooth),
+            samples=_cases(name, low, 2.0, kinds, empty, smooth),
             canonicalize=_canonical_axes,
         )
     )

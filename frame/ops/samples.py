@@ -85,6 +85,7 @@ def unary_integers() -> Iterator[Sample]:
     """Yield one sample for each integer dtype, and an empty one."""
     for dtype in INTEGER_DTYPES:
         yield Sample(f"edges_{dtype}", (integer_edges(dtype),), gradient=False)
+    yield Sample("rank0_int32", (np.array(-7, np.int32),), gradient=False)
     yield Sample("empty_int32", (np.zeros((2, 0), np.int32),), gradient=False)
 
 
@@ -107,11 +108,10 @@ def binary_integers(right: Iterable[int] | None = None) -> Iterator[Sample]:
         edges = integer_edges(dtype)
         second = edges if right is None else np.array(list(right), dtype.numpy)
         yield Sample(f"edges_{dtype}", (edges[:, None], second[None, :]), gradient=False)
-    yield Sample(
-        "row_int32",
-        (np.arange(15, dtype=np.int32).reshape(3, 5), np.int32(3) * np.ones(5, np.int32)),
-        gradient=False,
-    )
+    grid = np.arange(15, dtype=np.int32).reshape(3, 5)
+    yield Sample("row_int32", (grid, np.full(5, 3, np.int32)), gradient=False)
+    yield Sample("rank0_int32", (np.array(7, np.int32), np.array(2, np.int32)), gradient=False)
+    yield Sample("empty_int32", (grid[:0], grid[:1]), gradient=False)
 
 
 BOOLS = np.array([False, True])
@@ -121,11 +121,13 @@ def unary_bools() -> Iterator[Sample]:
     """Yield bool samples of a unary op."""
     yield Sample("bool", (BOOLS,), gradient=False)
     yield Sample("bool_rank0", (np.array(True),), gradient=False)
+    yield Sample("bool_empty", (np.zeros((2, 0), np.bool_),), gradient=False)
 
 
 def binary_bools() -> Iterator[Sample]:
     """Yield bool samples of a binary op: the truth table, and an empty one."""
     yield Sample("bool", (BOOLS[:, None], BOOLS[None, :]), gradient=False)
+    yield Sample("bool_rank0", (np.array(True), np.array(False)), gradient=False)
     yield Sample("bool_empty", (np.zeros((0,), np.bool_), np.array(True)), gradient=False)
 
 
