@@ -19,23 +19,10 @@ from dataclasses import dataclass, field
 
 from frame.core.shapes import Dim, Shape, Size
 from frame.ir.graph import Graph, GraphInput, Node, Role, StateUpdate, Value
+from frame.ops.anchors import ANCHORS, EPILOGUES
 from frame.ops.record import Trait
 from frame.ops.registry import lookup
 
-# Ops that have a schedule of their own, and the anchor kind of that schedule.
-ANCHORS: Mapping[str, str] = {
-    "matmul": "contraction",
-    "conv2d": "convolution",
-    "max_pool2d": "pool",
-    "max_pool2d_grad": "pool_grad",
-    "avg_pool2d": "pool",
-    "avg_pool2d_grad": "pool_grad",
-    "gather": "gather",
-    "scatter_add": "scatter",
-    "concat": "concat",
-}
-# Anchors whose first result may be followed by elementwise nodes in the same group.
-EPILOGUES = frozenset({"contraction", "convolution", "pool", "pool_grad", "gather"})
 # Anchors whose operands may be read through a transpose.
 TRANSPOSED = frozenset({"contraction"})
 # Ops whose results are elements of the operand at other indices.

@@ -1,0 +1,47 @@
+"""Running an artefact that was compiled with clock reads around every launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo
+from frame.core.shapes import Dim, parse_dim
+from frame.hal.interfaces import KernelTime, Signature
+
+
+def run_profiled(
+    artifact: Artifact, signature: Signature, inputs: Sequence[Any]
+) -> list[KernelTime]:
+    """Run twice, once to warm up, and return the launch times of the second run.
+
+    Inputs that the run updates are copied first.
+    """
+    updated = set(signature.updates)
+    arrays = [np.array(a) if i in updated else a for i, a in enumerate(inputs)]
+    executable = CpuExecutable(artifact, signature)
+    executable.run(arrays)
+    words = np.zeros(2 * max(len(artifact.launches), 1), np.int64)
+    bindings = executable.run_with_profile(arrays, words)
+    return [
+        _time(info, words[2 * position : 2 * position + 2], bindings)
+        for position, info in enumerate(artifact.launches)
+    ]
+
+
+def _time(info: LaunchInfo, words: np.ndarray, bindings: dict[str, int]) -> KernelTime:
+    runs = int(words[1])
+    return KernelTime(
+        info.kernel,
+        info.origins,
+        int(words[0]) * 1e-9,
+        _evaluate(info.flops, bindings) * runs,
+        _evaluate(info.bytes, bindings) * runs,
+    )
+
+
+def _evaluate(text: str, bindings: dict[str, int]) -> int:
+    size = parse_dim(text)
+    return size.evaluate(bindings) if isinstance(size, Dim) else size

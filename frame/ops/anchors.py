@@ -1,0 +1,21 @@
+"""Which ops anchor a group: the anchor kind that fusion gives it and that a schedule is named by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ANCHORS: Mapping[str, str] = {
+    "matmul": "contraction",
+    "conv2d": "convolution",
+    "max_pool2d": "pool",
+    "avg_pool2d": "pool",
+    "max_pool2d_grad": "pool_grad",
+    "avg_pool2d_grad": "pool_grad",
+    "gather": "gather",
+    "scatter_add": "scatter",
+    "concat": "concat",
+}
+"""Op -> anchor kind. An op that is missing here anchors a group under its own name."""
+
+EPILOGUES = frozenset({"contraction", "convolution", "pool", "pool_grad", "gather"})
+"""Anchor kinds whose first result may be followed by elementwise nodes in the same group."""
