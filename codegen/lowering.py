@@ -145,9 +145,7 @@ class _Lowering:
             tuple(self.symbols.values()),
             tuple(self.statements),
         )
-        module = Module(
-            self.graph.name, tuple(self.kernels.values()), entry, tuple(self.constants)
-        )
+        module = Module(self.graph.name, tuple(self.kernels.values()), entry, tuple(self.constants))
         return Lowered(module, tuple(self.checks), tuple(self.launches))
 
     def _constants(self, graph: Graph) -> int:
@@ -201,10 +199,7 @@ class _Lowering:
 
     def _lower_graph(self, scope: _Scope) -> None:
         places = scope.plan.places_of(scope.graph)
-        views = {
-            value: self._view(scope, value, place)
-            for value, place in places.items()
-        }
+        views = {value: self._view(scope, value, place) for value, place in places.items()}
         for step, node in enumerate(scope.graph.nodes):
             if step == scope.plan.status_step:
                 self.statements.append(Return())
@@ -383,9 +378,7 @@ class _Lowering:
         extents = [size_expr(size, self.symbols) for size in value.shape]
         ones = max(len(target.buffer.shape), len(source.buffer.shape)) - len(extents)
         if len(target.buffer.shape) == len(source.buffer.shape):
-            self.statements.append(
-                Copy(target, source, tuple([b.index(1)] * ones + list(extents)))
-            )
+            self.statements.append(Copy(target, source, tuple([b.index(1)] * ones + list(extents))))
         else:
             self._launch_copy(target, source, _bytes(value))
 

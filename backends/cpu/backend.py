@@ -225,9 +225,7 @@ class _Stages:
     def lowered(self) -> lowering.Lowered:
         """The loop module of the piece."""
         piece = self.piece
-        return lowering.lower_piece(
-            piece.graph, piece.plan, piece.signature.symbols, self.target
-        )
+        return lowering.lower_piece(piece.graph, piece.plan, piece.signature.symbols, self.target)
 
     def artifact(self, profile: bool = False) -> Artifact:
         """Compile the piece."""

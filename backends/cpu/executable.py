@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import mmap
 import struct
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ from frame.backends.cpu.pool import get_pool
 from frame.core.errors import InternalError, InvalidArgumentError, OutOfMemoryError
 from frame.core.shapes import Dim, match_shape
 from frame.hal.interfaces import KernelTime, Port, Signature
-from frame.ir.graph import Role, TensorType
+from frame.ir.graph import TensorType
 from frame.ir.plan import MemoryPlan
 
 _FFI = cffi.FFI()
@@ -420,15 +419,11 @@ class _Check:
             return array
         return np.ascontiguousarray(array, dtype=self.dtype).reshape(array.shape)
 
-    def require_target(
-        self, array: Any, position: int, bindings: Mapping[str, int]
-    ) -> None:
+    def require_target(self, array: Any, position: int, bindings: Mapping[str, int]) -> None:
         """Check an array that the caller wants an output written into."""
         where = f"output {position} ({self.name!r})"
         shape = self.bound_shape(bindings)
-        fits = (
-            isinstance(array, np.ndarray) and array.dtype == self.dtype and array.shape == shape
-        )
+        fits = isinstance(array, np.ndarray) and array.dtype == self.dtype and array.shape == shape
         if not fits:
             received = (
                 f"{array.dtype.name}{list(array.shape)}"

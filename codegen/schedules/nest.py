@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Buffer, Expr, Var, fresh
+from frame.codegen.loops.ir import Buffer, Expr, Type, Var, fresh
 from frame.codegen.schedules.access import AxisPart, Binding, Reader, Trace
 from frame.codegen.schedules.group import Group, Index, buffers_of
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import product
-from frame.codegen.loops.ir import Type
 from frame.core.shapes import Shape, Size
 from frame.ir.graph import Node, Value
 from frame.ops.record import Trait
@@ -75,9 +74,7 @@ class Nest:
         kept = [i for axis, i in enumerate(index) if axis not in self.reduced]
         if len(value.shape) == len(kept):
             return tuple(kept)
-        return tuple(
-            b.index(0) if axis in self.reduced else i for axis, i in enumerate(index)
-        )
+        return tuple(b.index(0) if axis in self.reduced else i for axis, i in enumerate(index))
 
     def is_full(self, value: Value) -> bool:
         """Whether a value has the shape of the domain, not a reduced one."""
@@ -139,8 +136,7 @@ def _runs(
         else:
             grouped.append([axis])
     return tuple(
-        Run(tuple(run), product(domain[axis] for axis in run), run[0] in reduced)
-        for run in grouped
+        Run(tuple(run), product(domain[axis] for axis in run), run[0] in reduced) for run in grouped
     )
 
 
@@ -162,13 +158,9 @@ def _adjacent(index: Index, a: Expr, c: Expr) -> bool:
     return [k + 1 for k in places_a] == places_c
 
 
-def _reshaped(
-    group: Group, runs: Sequence[Run], trace: Trace, variables: Sequence[Expr]
-) -> Group:
+def _reshaped(group: Group, runs: Sequence[Run], trace: Trace, variables: Sequence[Expr]) -> Group:
     """Give the buffers one dimension for each run, and none for axes of size 1."""
-    follows = {
-        id(variables[axis]) for run in runs for axis in run.axes[1:]
-    }
+    follows = {id(variables[axis]) for run in runs for axis in run.axes[1:]}
     shapes: dict[Value, Shape] = {}
     for value, sizes, index in trace.accesses:
         if value is not None:
@@ -196,7 +188,9 @@ def _views(
         Buffer(
             memory.name,
             memory.dtype,
-            tuple(_plain(group, size) for size in shapes[value]) if value in shapes else spare.shape,
+            tuple(_plain(group, size) for size in shapes[value])
+            if value in shapes
+            else spare.shape,
         )
         for memory, value, spare in zip(memories, values, fallback, strict=True)
     )

@@ -87,7 +87,7 @@ def _guarded_division(x: Expr, y: Expr) -> tuple[Expr, Expr]:
 
 
 def _float_mod(x: Expr, y: Expr) -> Expr:
-    """numpy's mod: the sign of the divisor, through an exact truncated remainder."""
+    """Numpy's mod: the sign of the divisor, through an exact truncated remainder."""
     remainder = b.rem(x, y)
     adjust = b.and_(b.ne(remainder, 0.0), b.ne(b.lt(y, 0.0), b.lt(remainder, 0.0)))
     signed_zero = b.mul(b.like(0.0, y), b.select(b.lt(y, 0.0), b.like(-1.0, y), b.like(1.0, y)))
@@ -96,7 +96,7 @@ def _float_mod(x: Expr, y: Expr) -> Expr:
 
 
 def _float_floor_div(x: Expr, y: Expr) -> Expr:
-    """numpy's floor_divide: (x - mod) / y, rounded to the nearest integer below."""
+    """Numpy's floor_divide: (x - mod) / y, rounded to the nearest integer below."""
     remainder = _float_mod(x, y)
     quotient = b.div(b.sub(x, remainder), y)
     floored = b.floor(quotient)
@@ -276,10 +276,26 @@ RULES: dict[str, Rule] = {
     "stop_gradient": lambda ctx, x: x,
     **{
         name: _math(name)
-        for name in (
-            "rsqrt exp expm1 log log1p log2 sin cos tan asin acos atan sinh cosh tanh erf "
-            "sigmoid atan2"
-        ).split()
+        for name in [
+            "rsqrt",
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+            "log2",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "erf",
+            "sigmoid",
+            "atan2",
+        ]
     },
 }
 

@@ -1,8 +1,8 @@
 """Elementwise groups: one sweep over the domain.
 
-    parallel chunk                    rows of the domain, or blocks of a long row
-      for row in chunk                outer loops, flattened
-        vector for j in row           every output is computed, then stored
+parallel chunk                    rows of the domain, or blocks of a long row
+for row in chunk                outer loops, flattened
+vector for j in row           every output is computed, then stored
 """
 
 from __future__ import annotations
@@ -110,10 +110,7 @@ def _read_elsewhere(body: Graph) -> set[Value]:
     """Captures that views, or broadcasts that change their shape, read at another index."""
     found: set[Value] = set()
     pending = [
-        operand
-        for node in body.nodes
-        if node.op in INDEX_RULES
-        for operand in node.operands
+        operand for node in body.nodes if node.op in INDEX_RULES for operand in node.operands
     ]
     while pending:
         value = pending.pop()

@@ -319,9 +319,7 @@ class _Sweeps:
             folding.next = self._fold(runs[1:], nested, list(folding.values), nodes)
         return list(folding.results)
 
-    def _step(
-        self, inner: dict[Run, Expr], values: list[Expr], nodes: list[Node]
-    ) -> list[Expr]:
+    def _step(self, inner: dict[Run, Expr], values: list[Expr], nodes: list[Node]) -> list[Expr]:
         index = self._full_index(inner)
         reader = self.reader.inside()
         following = []

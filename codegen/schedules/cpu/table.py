@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from frame.codegen.schedules.cpu import elementwise, reduction
 from frame.codegen.schedules.registry import Schedule, register_schedule
-from frame.core.targets import TargetDescription
 from frame.core.shapes import Size
+from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph
 
 
