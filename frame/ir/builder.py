@@ -118,6 +118,10 @@ class GraphBuilder:
         numbers = itertools.count(len(self.captures))
         return next(name for n in numbers if (name := f"capture{n}") not in self._input_names)
 
+    def owns(self, value: Value) -> bool:
+        """Tell whether `value` is an input or a result of this very builder."""
+        return value in self._owned
+
     def can_see(self, value: Value) -> bool:
         """Tell whether `value` belongs to this builder or to one around it."""
         seen: GraphBuilder | None = self

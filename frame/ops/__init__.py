@@ -25,6 +25,12 @@ FAMILIES = (
     "gather",
     "indexing",
     "structural",
+    "nn",
+    "normalization",
+    "losses",
+    "conv",
+    "control",
+    "random",
 )
 """The modules whose import registers the built-in ops."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from frame.core.dtypes import DType, dtype, float64
 from frame.core.errors import InternalError, InvalidArgumentError
-from frame.core.shapes import bind_shape, match_shapes, shape_text
+from frame.core.shapes import Shape, bind_shape, match_shapes, shape_text
 from frame.ir.graph import Graph, Node, TensorType, Value
 from frame.ops.binding import bind_attributes, check_binding
 from frame.ops.registry import lookup
@@ -100,6 +100,11 @@ def run_node(node: Node, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ..
         _result(node, value.type, np.asarray(result), run)
         for value, result in zip(node.results, results, strict=True)
     )
+
+
+def bound_shape(shape: Shape) -> tuple[int, ...]:
+    """Return a shape with the symbols that the current interpretation has bound replaced."""
+    return bind_shape(shape, _run.get().bindings)
 
 
 @contextmanager

@@ -37,6 +37,14 @@ def zeros_like(value: Value) -> Value:
     return filled(value.type, 0)
 
 
+def is_zeros(value: Value) -> bool:
+    """Tell whether `value` is known to be all zeros, as the cotangent of an unused result is."""
+    node = value.node
+    if node is not None and node.op == "expand":
+        node = node.operands[0].node
+    return node is not None and node.op == "constant" and not node.attributes["value"].array.any()
+
+
 def inline(graph: Graph, inputs: Sequence[Value]) -> dict[Value, Value]:
     """Append a copy of the nodes of `graph` to the active builder, fed by `inputs`.
 
