@@ -554,7 +554,7 @@ register(
         (
             Operand("predicate", ("bool",), group="predicate", doc="chooses 'then' if true"),
             Operand(
-                "captures", group="", variadic=True, storage=True, doc="inputs of both branches"
+                "captures", group="", variadic=True, storage=True, doc="what the branches read"
             ),
         ),
         _infer_cond,

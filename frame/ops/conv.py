@@ -32,7 +32,7 @@ from frame.ops.record import (
     Trait,
 )
 from frame.ops.registry import register
-from frame.ops.samples import smooth
+from frame.ops.samples import INTEGER_DTYPES, smooth
 from frame.ops.vjp import filled
 
 Attributes = Mapping[str, Attribute]
@@ -400,7 +400,7 @@ def _reference_max_pool2d(
     windows = _windows(x, axes, -np.inf)
     plane = np.arange(math.prod(x.shape[2:]), dtype=np.float64).reshape(1, 1, *x.shape[2:])
     positions = np.broadcast_to(_windows(plane, axes, -1.0), windows.shape)
-    flat = windows.reshape(*windows.shape[:4], -1)
+    flat = windows.reshape(*windows.shape[:4], math.prod(attributes["kernel"]))
     # Padding must lose against -inf in the image, and NaN must win against everything.
     inside = positions.reshape(flat.shape) >= 0
     rank = np.where(np.isnan(flat), 3, np.where(inside, np.where(np.isneginf(flat), 1, 2), 0))
@@ -508,6 +508,7 @@ def _flat_positions(index: Value, images: Value) -> Value:
         starts = ops.mul(planes, height * width)
     else:
         starts = ops.mul(planes, ops.mul(ops.size(images, axis=2), ops.size(images, axis=3)))
+    index = index if index.dtype == int64 else ops.cast(index, int64)
     return ops.add(index, ops.reshape(starts, (batch, channels, 1, 1)))
 
 
@@ -521,6 +522,11 @@ def _max_pool_grad_samples() -> Iterable[Sample]:
     index = np.array([0, 5, 5, 11, 3, 8, 0, 1]).reshape(2, 1, 2, 2)
     shape = {"input_shape": (2, 1, 3, 4)}
     yield Sample("overlap", (smooth((2, 1, 2, 2)), index), shape, fixed=(1,))
+    one = np.array([[[[5, 0, 5]]]])
+    for row in INTEGER_DTYPES:
+        if row.is_signed:
+            operands = (smooth((1, 1, 1, 3)), one.astype(row.numpy))
+            yield Sample(f"ties_{row}", operands, {"input_shape": (1, 1, 2, 3)}, fixed=(1,))
     empty = (np.zeros((0, 2, 1, 1)), np.zeros((0, 2, 1, 1), np.int64))
     yield Sample("empty_batch", empty, {"input_shape": (0, 2, 3, 3)}, fixed=(1,))
 

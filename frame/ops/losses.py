@@ -15,7 +15,7 @@ from frame.ops.gradients import count
 from frame.ops.nn import shift_by_maximum
 from frame.ops.record import Autocast, GradientContext, OpDef, Operand, Sample, Trait
 from frame.ops.registry import register
-from frame.ops.samples import smooth
+from frame.ops.samples import INTEGER_DTYPES, smooth
 
 Attributes = Mapping[str, Attribute]
 Operands = tuple[Value, ...]
@@ -154,8 +154,9 @@ def _gradient_cross_entropy(context: GradientContext) -> Sequence[Value | None]:
 
 def _cross_entropy_samples() -> Iterable[Sample]:
     yield Sample("rows", (smooth((5, 7)), np.array([0, 6, 3, 3, 1])), fixed=(1,))
-    yield Sample("int32", (smooth((3, 4)), np.array([3, 0, 2], np.int32)), fixed=(1,))
-    yield Sample("uint8", (smooth((2, 3)), np.array([2, 1], np.uint8)), fixed=(1,))
+    for row in INTEGER_DTYPES:
+        labels = np.array([3, 0, 2], row.numpy)
+        yield Sample(f"{row}", (smooth((3, 4)), labels), fixed=(1,))
     many = np.zeros((2, 300)) + smooth((300,))
     yield Sample("more_than_uint8", (many, np.array([7, 44], np.uint8)), fixed=(1,))
     yield Sample("vector", (smooth((4,)), np.asarray(2)), fixed=(1,))
@@ -172,8 +173,8 @@ def _cross_entropy_samples() -> Iterable[Sample]:
 register(
     OpDef(
         "softmax_cross_entropy",
-        "-log(softmax(logits)[label]) of each row. Labels are checked when the graph runs: one "
-        "out of range is an InvalidArgumentError that names its position and value.",
+        "Cross entropy of each row: -log(softmax(logits)[label]). Labels are checked when the "
+        "graph runs: one out of range is an InvalidArgumentError that names position and value.",
         (
             Operand("logits", ("float",), doc="scores [..., classes]"),
             Operand("labels", ("int", "uint"), group="L", doc="classes [...]"),

@@ -118,7 +118,7 @@ def _build_gelu(operands: Operands, attributes: Attributes) -> Value:
 
 _activation(
     "gelu",
-    "Gaussian error linear unit x * Phi(x), Phi the standard normal distribution function; "
+    "Gaussian error linear unit: x * Phi(x), Phi the standard normal distribution function; "
     "`approximate='tanh'` takes the tanh form. gelu(-inf) is NaN, as in torch. "
     "Source: Hendrycks, Gimpel, arXiv 1606.08415.",
     _reference_gelu,
@@ -145,7 +145,7 @@ def _gradient_silu(context: GradientContext) -> Sequence[Value | None]:
 
 _activation(
     "silu",
-    "x * sigmoid(x), also called swish. silu(-inf) is NaN, as in torch.",
+    "Sigmoid linear unit, also called swish: x * sigmoid(x). silu(-inf) is NaN, as in torch.",
     _reference_silu,
     lambda operands, attributes: ops.mul(operands[0], ops.sigmoid(operands[0])),
     gradient=_gradient_silu,
@@ -166,7 +166,7 @@ def _build_softplus(operands: Operands, attributes: Attributes) -> Value:
 
 _activation(
     "softplus",
-    "log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)).",
+    "Smooth relu: log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)).",
     _reference_softplus,
     _build_softplus,
     gradient=lambda context: [ops.mul(context.cotangents[0], ops.sigmoid(context.operands[0]))],
@@ -204,7 +204,7 @@ def _gradient_leaky_relu(context: GradientContext) -> Sequence[Value | None]:
 
 _activation(
     "leaky_relu",
-    "x where x > 0, else slope * x; the derivative at 0 is the slope.",
+    "Leaky relu: x where x > 0, else slope * x. The derivative at 0 is the slope.",
     _reference_leaky_relu,
     _build_leaky_relu,
     gradient=_gradient_leaky_relu,
@@ -234,7 +234,8 @@ def _gradient_elu(context: GradientContext) -> Sequence[Value | None]:
 
 _activation(
     "elu",
-    "x where x > 0, else alpha * (exp(x) - 1). Source: Clevert et al., arXiv 1511.07289.",
+    "Exponential linear unit: x where x > 0, else alpha * (exp(x) - 1). "
+    " Source: Clevert et al., arXiv 1511.07289.",
     _reference_elu,
     _build_elu,
     gradient=_gradient_elu,
@@ -267,7 +268,7 @@ def _gradient_relu6(context: GradientContext) -> Sequence[Value | None]:
 
 _activation(
     "relu6",
-    "min(max(x, 0), 6); the derivative at both kinks is 0.",
+    "Relu with a ceiling: min(max(x, 0), 6). The derivative at both kinks is 0.",
     _reference_relu6,
     _build_relu6,
     gradient=_gradient_relu6,
@@ -295,7 +296,8 @@ def _gradient_hardswish(context: GradientContext) -> Sequence[Value | None]:
 
 _activation(
     "hardswish",
-    "x * min(max(x + 3, 0), 6) / 6. Source: Howard et al., arXiv 1905.02244.",
+    "Piecewise approximation of silu: x * min(max(x + 3, 0), 6) / 6. "
+    " Source: Howard et al., arXiv 1905.02244.",
     _reference_hardswish,
     _build_hardswish,
     gradient=_gradient_hardswish,
@@ -403,8 +405,8 @@ def _register_softmax(
 
 _register_softmax(
     "softmax",
-    "exp(x) normalised to the sum one along `axis`; the maximum is subtracted first. A slice that "
-    "holds NaN or +inf, or nothing but -inf, becomes NaN.",
+    "The exponentials of x, scaled to the sum one along `axis`; the maximum is subtracted "
+    "first. A slice that holds NaN or +inf, or nothing but -inf, becomes NaN.",
     _reference_softmax,
     _build_softmax,
     _gradient_softmax,

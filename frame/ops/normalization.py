@@ -143,7 +143,7 @@ def _layer_norm_samples() -> Iterable[Sample]:
 register(
     OpDef(
         "layer_norm",
-        "(x - mean) / sqrt(variance + eps) * gamma + beta over the last axis. "
+        "Layer normalisation: (x - mean) / sqrt(variance + eps) * gamma + beta over the last axis. "
         "Source: Ba, Kiros, Hinton, arXiv 1607.06450.",
         (Operand("x", ("float",), doc="values [..., features]"), GAMMA, BETA),
         _infer_layer_norm,
@@ -319,8 +319,9 @@ def _batch_norm_samples(vectors: int, empty: bool) -> Iterable[Sample]:
 register(
     OpDef(
         "batch_norm_infer",
-        "(x - mean) / sqrt(variance + eps) * gamma + beta with given statistics of each channel "
-        "(axis 1). Source: Ioffe, Szegedy, arXiv 1502.03167.",
+        "Batch normalisation with given statistics of each channel (axis 1): "
+        "(x - mean) / sqrt(variance + eps) * gamma + beta. "
+        "Source: Ioffe, Szegedy, arXiv 1502.03167.",
         (
             Operand("x", ("float",), doc="values [N, C, ...]"),
             GAMMA,

@@ -116,12 +116,14 @@ def _random_samples(**attributes: Attribute) -> Iterable[Sample]:
         "two": (2,),
     }
     for number, (name, shape) in enumerate(shapes.items()):
-        yield Sample(name, (counter,), {"shape": shape, "stream": number}, fixed=(0,))
+        yield Sample(
+            name, (counter,), {"shape": shape, "stream": number}, fixed=(0,), gradient=False
+        )
     large = np.array([2**64 - 1, 2**32 + 5], np.uint64)
     limit = {"shape": (6,), "stream": 2**32 - 1}
-    yield Sample("limits", (large,), limit, fixed=(0,))
+    yield Sample("limits", (large,), limit, fixed=(0,), gradient=False)
     scaled = {"shape": (4, 3), "stream": 9, **attributes}
-    yield Sample("scaled", (counter,), scaled, fixed=(0,))
+    yield Sample("scaled", (counter,), scaled, fixed=(0,), gradient=False)
 
 
 register(
@@ -314,7 +316,7 @@ register(
         _reference_dropout,
         _gradient_dropout,
         attributes=(AttributeSpec("rate", "float", doc="the probability of a zero"), STREAM),
-        traits=frozenset({Trait.ELEMENTWISE, Trait.RANDOM}),
+        traits=frozenset({Trait.RANDOM}),
         autocast=Autocast.FOLLOW,
         decomposition=_build_dropout,
         samples=_dropout_samples,
