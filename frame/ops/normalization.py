@@ -182,7 +182,7 @@ def _along_channels(vector: Value, rank: int) -> Value:
 
 
 def _array_along_channels(vector: np.ndarray, rank: int) -> np.ndarray:
-    return vector.reshape(-1, *(1,) * (rank - 2))
+    return vector.reshape(vector.shape[0], *(1,) * (rank - 2))
 
 
 def _channel_sum(value: Value) -> Value:
@@ -311,6 +311,7 @@ def _batch_norm_samples(vectors: int, empty: bool) -> Iterable[Sample]:
     yield Sample("eps", (smooth((3, 2, 2, 2)), *_channel_vectors(vectors, 2)), {"eps": 0.25})
     if empty:
         yield Sample("empty_batch", (np.zeros((0, 3, 2, 2)), *_channel_vectors(vectors, 3)))
+    yield Sample("no_channel", (np.zeros((3, 0, 2)), *_channel_vectors(vectors, 0)))
     values = smooth((4, 3))
     values[0, 1] = np.nan
     yield Sample("not_finite", (values, *_channel_vectors(vectors, 3)), gradient=False)
