@@ -213,7 +213,7 @@ def sum_lanes(x: Expr) -> Expr:
 def unary(op: UnaryOp, x: Expr) -> Expr:
     """Return `op x`, folded for a constant."""
     dtype = x.type.dtype
-    _require(_unary_allowed(op, dtype), f"{op}: no such operation on {dtype}", x)
+    _require(unary_allowed(op, dtype), f"{op}: no such operation on {dtype}", x)
     if isinstance(x, Const):
         return _fold(semantics.UNARY[op], x)
     if isinstance(x, Broadcast):
@@ -227,7 +227,8 @@ _INVOLUTIONS = frozenset({UnaryOp.NEG, UnaryOp.NOT})
 _FLOAT_ONLY = frozenset({UnaryOp.SQRT, UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.ROUND, UnaryOp.TRUNC})
 
 
-def _unary_allowed(op: UnaryOp, dtype: DType) -> bool:
+def unary_allowed(op: UnaryOp, dtype: DType) -> bool:
+    """Tell whether a dtype has a unary operator."""
     if dtype.storage_only:
         return False
     if op in _FLOAT_ONLY:
@@ -294,7 +295,7 @@ def not_(x: Expr) -> Expr:
 def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     """Return `a op b` on equal element types, folded where the bits of the result allow it."""
     a, b = _pair(a, b)
-    if a.type != b.type or not _binary_allowed(op, a.type.dtype):
+    if a.type != b.type or not binary_allowed(op, a.type.dtype):
         raise InternalError(
             f"{op}: expected two operands of one dtype that has it, received {a.type}, {b.type}"
         )
@@ -335,7 +336,8 @@ _BITWISE = frozenset({BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR})
 _SHIFTS = frozenset({BinaryOp.SHL, BinaryOp.SHR})
 
 
-def _binary_allowed(op: BinaryOp, dtype: DType) -> bool:
+def binary_allowed(op: BinaryOp, dtype: DType) -> bool:
+    """Tell whether a dtype has a binary operator."""
     if dtype.storage_only:
         return False
     if op in _BITWISE:

@@ -339,6 +339,8 @@ class _Runner:
         if chunks is None or (parallel and chunks >= 0):
             frame.values[_CHUNKS] = -1 if chunks is None else chunks
             return
+        if chunks == 1:
+            return
         raise InternalError(
             f"{frame.where}: launched with {chunks} chunks, no parallel loop is last"
         )
