@@ -317,6 +317,11 @@ class Graph:
 
         return print_graph(self)
 
+    def _repr_html_(self) -> str:
+        from frame.ir.html import graph_html
+
+        return graph_html(self)
+
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes>"
 

@@ -111,7 +111,7 @@ class _Block:
     size: Size
     start: int  # the step that writes it first; -1 for an input
     last: int  # the last step that reads it
-    first: Node | None = None  # the node of the first value
+    first: Value | None = None  # the value that is written first; None for inputs and constants
     place: Place | None = None
     overwritten: bool = field(default=False)  # in the step that is being planned
 
@@ -230,7 +230,7 @@ class _Planner:
         """Choose a block for a result: chained to a donated one, donated, in place, or new."""
         value = node.results[index]
         size, last = self._size(value), self._last[value]
-        fresh = _Block(size, step, last, node)
+        fresh = _Block(size, step, last, value)
         old = self._overwrites(step, node, index, size)
         if old is not None and self._donate(value, old, last):
             old.last, old.overwritten = last, True
@@ -245,18 +245,21 @@ class _Planner:
 
     def _overwrites(self, step: int, node: Node, index: int, size: Size) -> _Block | None:
         """Return the first block that result `index` of the node may take over."""
+        allowed = self._allowed(node, index)
+        blocks = (self._block_of(node.operands[position]) for position in allowed)
+        takeable = (b for b in blocks if self._can_take(b, step, node, allowed, size))
+        return next(takeable, None)
+
+    def _allowed(self, node: Node, index: int) -> tuple[int, ...]:
+        """Return the positions of the operands that result `index` may be written over."""
         pairs = self._hints.overwritable.get(node, ())
-        allowed = {position for result, position in pairs if result == index}
-        if any(not 0 <= position < len(node.operands) for position in allowed):
-            raise InvalidArgumentError(
-                f"overwritable names an operand that {print_node(node, self._graph)} does not have"
-            )
         for result, position in pairs:
-            if result == index:
-                block = self._block_of(node.operands[position])
-                if self._can_take(block, step, node, allowed, size):
-                    return block
-        return None
+            if not (0 <= result < len(node.results) and 0 <= position < len(node.operands)):
+                raise InvalidArgumentError(
+                    f"expected (result, operand) pairs of {print_node(node, self._graph)}, "
+                    f"received {(result, position)}"
+                )
+        return tuple(position for result, position in pairs if result == index)
 
     def _can_take(
         self, block: _Block, step: int, node: Node, allowed: Collection[int], size: Size
@@ -288,18 +291,13 @@ class _Planner:
 
     def _may_write_state(self, state: int, block: _Block) -> bool:
         old = self._block[self._graph.input_values[state]]
-        if old.size != block.size or block.first is None:
+        node = block.first.node if block.first is not None else None
+        if node is None or block.first is None or old.size != block.size:
             return False
-        if old.last < block.start:
-            return True
-        pairs = self._hints.overwritable.get(block.first, ())
-        first = next(i for i, v in enumerate(block.first.results) if self._block_is(v, block))
-        allowed = {position for result, position in pairs if result == first}
-        return old.last == block.start and self._read_only_at(block.first, old, allowed)
-
-    def _block_is(self, value: Value, block: _Block) -> bool:
-        # The result that is being placed has no block yet: it is the one asked about.
-        return self._block.get(value, block) is block
+        allowed = self._allowed(node, block.first.index)
+        return old.last < block.start or (
+            old.last == block.start and self._read_only_at(node, old, allowed)
+        )
 
     # --- 4. outputs -----------------------------------------------------------------------------
 
