@@ -1,0 +1,1 @@
+"""The runtime: backends, compilation in stages, programs, caches and compiled models."""

@@ -1,0 +1,106 @@
+"""The registry of backends: found through the entry-point group `frame.backends`, loaded lazily."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import threading
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from frame.core import config
+from frame.core.errors import AlreadyExistsError, DeviceError, NotFoundError
+from frame.hal.interfaces import API_VERSION, Backend
+
+_LOG = logging.getLogger("frame.runtime")
+_GROUP = "frame.backends"
+_lock = threading.RLock()
+_loaded: dict[str, Backend] = {}
+_registered: dict[str, Callable[[], Backend]] = {}
+
+
+def register_backend(name: str, factory: Callable[[], Backend]) -> None:
+    """Add a backend of this process; an installed plug-in uses an entry point instead.
+
+    Raises:
+        AlreadyExistsError: a backend of that name is known.
+    """
+    with _lock:
+        if name in backend_names():
+            raise AlreadyExistsError(f"there is a backend named {name!r} already")
+        _registered[name] = factory
+
+
+def unregister_backend(name: str) -> None:
+    """Remove a backend that `register_backend` added."""
+    with _lock:
+        _registered.pop(name, None)
+        _loaded.pop(name, None)
+
+
+def backend_names() -> tuple[str, ...]:
+    """Return the names of all known backends, sorted; none is loaded for it."""
+    return tuple(sorted({*_entry_points(), *_registered}))
+
+
+def backend(name: str | None = None) -> Backend:
+    """Return a backend by name; None means FRAME_BACKEND or `cpu`. It is loaded once.
+
+    Raises:
+        NotFoundError: there is no backend of that name.
+        DeviceError: its plug-in does not load, or speaks another version of the interface.
+    """
+    name = name or config.get("FRAME_BACKEND") or "cpu"
+    found = _loaded.get(name)
+    if found is not None:
+        return found
+    with _lock:
+        if name not in _loaded:
+            _loaded[name] = _load(name)
+        return _loaded[name]
+
+
+def _load(name: str) -> Backend:
+    try:
+        made = _factory(name)()
+    except (ImportError, AttributeError) as error:
+        raise DeviceError(f"the backend {name!r} does not load: {error}") from error
+    if made.api_version != API_VERSION:
+        raise DeviceError(
+            f"the backend {name!r} speaks version {made.api_version} of the backend interface, "
+            f"expected {API_VERSION}: install a release that fits this frame"
+        )
+    return made
+
+
+def _factory(name: str) -> Callable[[], Backend]:
+    if name in _registered:
+        return _registered[name]
+    found = _entry_points().get(name)
+    if found is None:
+        known = ", ".join(backend_names()) or "none"
+        raise NotFoundError(f"there is no backend named {name!r}; known backends: {known}")
+    factory: Callable[[], Backend] = found.load()
+    return factory
+
+
+def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
+    """The entry points by name: a checkout's own come from its pyproject.toml, if not installed."""
+    own = _checkout_entry_points()
+    installed = {entry.name: entry for entry in importlib.metadata.entry_points(group=_GROUP)}
+    return {**own, **installed}
+
+
+def _checkout_entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if not project.is_file():
+        return {}
+    data: Any = tomllib.loads(project.read_text("utf-8")).get("project", {})
+    if data.get("name") != "frame-compiler":
+        return {}
+    rows = data.get("entry-points", {}).get(_GROUP, {})
+    return {
+        name: importlib.metadata.EntryPoint(name, value, _GROUP) for name, value in rows.items()
+    }
