@@ -98,7 +98,7 @@ class Group:
     def call(
         self, suffix: str, body: Block, chunks: Expr, note: str = "", checks: bool = False
     ) -> KernelCall:
-        """Make the kernel of `body` and its call: parameters are the buffers and symbols it uses."""
+        """Make the kernel of `body` and its call; parameters are what the body uses."""
         used = used_buffers(body)
         rows = [
             (memory, Ref(part, position))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
@@ -10,7 +10,7 @@ from frame.codegen.schedules.group import Group
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.core import config
 from frame.core.dtypes import DType, float32
-from frame.ir.graph import Graph
+from frame.ir.graph import Graph, Value
 from frame.ops.record import Trait
 from frame.ops.registry import lookup
 
@@ -43,7 +43,7 @@ def _width(dtype: DType) -> int:
     return wide.itemsize if wide.is_float else min(wide.itemsize, float32.itemsize)
 
 
-def _values(body: Graph):  # type: ignore[no-untyped-def]
+def _values(body: Graph) -> Iterator[Value]:
     yield from body.input_values
     for node in body.nodes:
         yield from node.results

@@ -28,7 +28,7 @@ import numpy as np
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
-from frame.codegen.schedules.access import Reader
+from frame.codegen.schedules.access import AxisPart, Reader
 from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, Index, KernelCall
@@ -36,6 +36,7 @@ from frame.codegen.schedules.nest import Nest, Run, make_nest
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import product, static
 from frame.core.dtypes import DType
+from frame.core.errors import InternalError
 from frame.core.shapes import Size
 from frame.ir.graph import Graph, Node, Value
 from frame.ops.record import Trait
@@ -47,6 +48,7 @@ _SPLIT_BELOW = 4  # kept elements (or column blocks) below which a reduction is 
 _SPLIT_ABOVE = 1 << 15  # domain elements above which it is
 _ACCUMULATORS = 4  # vectors of partial results, to hide the latency of an addition
 _SYMBOLIC = 1 << 10
+_ROW_ELEMENTS = 1 << 12  # the longest row of costly values that is kept on the stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,36 @@ def _combine_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
     return nest.group.call("total", body.block(), b.index(1), NOTE)
 
 
+def _levels(nest: Nest) -> int:
+    return max(nest.stage[node.results[0]] for node in nest.reductions)
+
+
+def _costly(nest: Nest) -> dict[Value, list[int]]:
+    """For each costly value of the size of the domain, the sweeps that need it, in order."""
+    needs: dict[Value, set[int]] = {}
+    for node in nest.reductions:
+        _mark(node.operands[0], nest.stage[node.results[0]], needs, nest)
+    for output in nest.group.body.outputs:
+        if nest.is_full(output):
+            _mark(output, _levels(nest) + 1, needs, nest)
+    return {value: sorted(levels) for value, levels in needs.items()}
+
+
+def _mark(root: Value, level: int, needs: dict[Value, set[int]], nest: Nest) -> None:
+    """Note that sweep `level` needs the costly values nearest to `root`."""
+    pending, seen = [root], set()
+    while pending:
+        value = pending.pop()
+        node = value.node
+        if node is None or value in seen or node in nest.reductions:
+            continue
+        seen.add(value)
+        if Trait.EXPENSIVE in lookup(node.op).traits and value.shape == nest.domain:
+            needs.setdefault(value, set()).add(level)
+        else:
+            pending.extend(node.operands)
+
+
 class _Sweeps:
     """Writes the sweeps over the reduced axes for one place on the kept axes."""
 
@@ -269,6 +301,7 @@ class _Sweeps:
         self.reader = Reader(nest.group, body)
         self.kept = nest.index(loops)
         self.results: dict[Value, Expr] = {}
+        self.kept_rows: dict[Value, Buffer] = {}
 
     def write(self) -> None:
         """Write all sweeps and the stores of all outputs."""
@@ -278,9 +311,40 @@ class _Sweeps:
 
     def reduce(self) -> None:
         """Write the sweeps that compute the reductions."""
-        reductions = self.nest.reductions
-        for level in range(1, max(self.nest.stage[n.results[0]] for n in reductions) + 1):
-            self._reduce([n for n in reductions if self.nest.stage[n.results[0]] == level])
+        for level in range(1, _levels(self.nest) + 1):
+            for value in self._kept_at(level):
+                self.kept_rows[value] = self._allocate(value)
+            self._reduce(
+                [n for n in self.nest.reductions if self.nest.stage[n.results[0]] == level]
+            )
+            for value, memory in self.kept_rows.items():
+                self.reader.bindings[value] = self._from_row(memory)
+
+    def _kept_at(self, level: int) -> list[Value]:
+        """Costly values that sweep `level` computes and a later one needs: their row is kept."""
+        runs = self.nest.reduced_runs
+        small = len(runs) == 1 and isinstance(runs[0].size, int) and runs[0].size <= _ROW_ELEMENTS
+        if not (self.vector and small and self.window is None):
+            return []
+        return [
+            v for v, levels in _costly(self.nest).items() if len(levels) > 1 and level == levels[0]
+        ]
+
+    def _allocate(self, value: Value) -> Buffer:
+        size = self.nest.reduced_runs[0].size
+        if not isinstance(size, int):
+            raise InternalError(f"a row of the run-time size {size} can't be kept on the stack")
+        return self.body.alloc("row", compute_dtype(value.dtype), (size,), Scope.LOCAL)
+
+    def _from_row(self, memory: Buffer) -> Callable[[Index], Expr]:
+        axes = self.nest.reduced_runs[0].axes
+
+        def load(index: Index) -> Expr:
+            place = index[axes[0]]
+            run = place.run if isinstance(place, AxisPart) else place
+            return b.load(memory, [run])
+
+        return load
 
     def bind(self, node: Node, result: Expr) -> None:
         """Let `result` be the element of a reduction at the current place."""
@@ -327,7 +391,14 @@ class _Sweeps:
             element = reader.load(node.operands[0], index)
             element = b.cast(element, value.type.dtype)
             following.append(self.body.let("acc", COMBINE[node.op].combine(value, element)))
+        self._keep_rows(reader, index, inner)
         return following
+
+    def _keep_rows(self, reader: Reader, index: Index, inner: dict[Run, Expr]) -> None:
+        """Store the values that are kept and that this sweep has computed."""
+        for value, memory in self.kept_rows.items():
+            if value not in self.reader.bindings:
+                self.body.store(memory, list(inner.values()), reader.load(value, index))
 
     def _full_index(self, inner: dict[Run, Expr]) -> Index:
         full = self.nest.index({**self.loops, **inner})

@@ -234,7 +234,12 @@ class _Partition:
 
     def _convex(self, group: _Group, node: Node) -> bool:
         """Whether `node` reads nothing, outside the group, that waits for the group."""
-        return not self._waits_for(self.sources(node), group, {id(group)})
+        outside = [
+            source
+            for source in self.sources(node)
+            if source.node is None or self.owner.get(source.node) is not group
+        ]
+        return not self._waits_for(outside, group, set())
 
     def _waits_for(self, sources: Iterable[Value], group: _Group, seen: set[int]) -> bool:
         """Whether one of `sources` is made, after `group` and outside `seen`, from the group."""
