@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,16 +12,15 @@ import numpy as np
 
 from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo, Site
 from frame.backends.cpu.memory import HostAllocator, HostStream
+from frame.backends.cpu.pool import get_pool
 from frame.backends.cpu.target import host_target, named_target
 from frame.codegen import lowering
 from frame.codegen.emit import llvm as emitter
 from frame.codegen.loops.printer import print_module
 from frame.codegen.schedules import access, scalar_rules
 from frame.codegen.schedules.registry import schedules
-from frame.core import config
 from frame.core.devices import Device
 from frame.core.dtypes import DTYPES
-from frame.core.errors import InvalidArgumentError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import (
     API_VERSION,
@@ -33,7 +31,6 @@ from frame.hal.interfaces import (
     Signature,
 )
 from frame.ir.graph import Graph, Node
-from frame.ir.printer import print_graph
 from frame.ops.anchors import ANCHORS
 from frame.ops.record import Trait
 from frame.ops.registry import lookup, records
@@ -123,23 +120,6 @@ class CpuBackend:
         """Return a copy of a storage."""
         return np.array(storage)
 
-    def artifact_key(
-        self, piece: Piece, target: TargetDescription, options: Mapping[str, Any]
-    ) -> str:
-        """Return the level-2 cache key of a piece: its text, plan, target, options and the code
-        that compiles it."""
-        plan = json.dumps(piece.plan.to_data()) if piece.plan is not None else ""
-        parts = (
-            print_graph(piece.graph, names=False),
-            ",".join(piece.signature.symbols),
-            plan,
-            target.text(),
-            repr(sorted(options.items())),
-            str(config.get("FRAME_GRAIN")),
-            self.source_hash(),
-        )
-        return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
-
     def compile(
         self,
         piece: Piece,
@@ -147,33 +127,19 @@ class CpuBackend:
         options: Mapping[str, Any],
         store: ArtifactStore,
     ) -> CpuExecutable:
-        """Turn a piece into an executable, through the store.
+        """Turn a piece into an executable.
 
         Raises:
             UnimplementedError: carrying the nodes that no schedule takes.
         """
-        key = self.artifact_key(piece, target, options)
-        stages = _Stages(piece, target)
-        data = store.get(key)
-        if data is not None:
-            try:
-                return self._executable(Artifact.from_bytes(data), piece.signature, stages)
-            except InvalidArgumentError:
-                pass  # a damaged artefact is a miss: it is rebuilt and written again
-        artifact = stages.artifact()
-        store.put(key, artifact.to_bytes())
-        return self._executable(artifact, piece.signature, stages)
+        get_pool(store)
+        stages = Stages(piece, target)
+        return CpuExecutable(stages.artifact(), piece.signature, stages.sources(), stages.profiled)
 
-    def _executable(
-        self, artifact: Artifact, signature: Signature, stages: _Stages | None
-    ) -> CpuExecutable:
-        sources: dict[str, Callable[[], str]] = stages.sources() if stages is not None else {}
-        profiled = stages.profiled if stages is not None else None
-        return CpuExecutable(artifact, signature, sources, profiled)
-
-    def deserialize(self, data: bytes, signature: Signature) -> CpuExecutable:
+    def deserialize(self, data: bytes, signature: Signature, store: ArtifactStore) -> CpuExecutable:
         """Rebuild an executable from the bytes of `serialize`."""
-        return self._executable(Artifact.from_bytes(data), signature, None)
+        get_pool(store)
+        return CpuExecutable(Artifact.from_bytes(data), signature)
 
     def doctor(self) -> Mapping[str, str]:
         """Return the CPU, its features and the size of the thread pool."""
@@ -214,7 +180,7 @@ def _source_hash() -> str:
     return digest.hexdigest()
 
 
-class _Stages:
+class Stages:
     """The texts of one piece, made when asked for."""
 
     def __init__(self, piece: Piece, target: TargetDescription) -> None:
@@ -271,8 +237,3 @@ class _Stages:
 def _launch_info(site: lowering.LaunchSite) -> LaunchInfo:
     origins = dict.fromkeys(node.origin for node in site.nodes if node.origin is not None)
     return LaunchInfo(site.kernel, tuple(origins), str(site.work.flops), str(site.work.bytes))
-
-
-def create() -> CpuBackend:
-    """Return the backend; the entry point `cpu` of the group `frame.backends`."""
-    return CpuBackend()

@@ -274,6 +274,7 @@ class CpuExecutable:
         for position, array in enumerate(results, len(self._inputs)):
             words[position] = self._outputs[position - len(self._inputs)].pointer(array)
         frame.status[1] = 0
+        get_pool()  # a forked child gets its workers here
         bad = self._call(frame.context)
         if bad == _BAD_STATUS:
             self._raise(frame)

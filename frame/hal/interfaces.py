@@ -222,8 +222,11 @@ class Backend(Protocol):
             UnimplementedError: carrying the nodes that can't be compiled.
         """
 
-    def deserialize(self, data: bytes, signature: Signature) -> Executable:
-        """Rebuild an executable from `Executable.serialize` bytes; raise InvalidArgumentError."""
+    def deserialize(self, data: bytes, signature: Signature, store: ArtifactStore) -> Executable:
+        """Rebuild an executable from `Executable.serialize` bytes; raise InvalidArgumentError.
+
+        Such an executable need not have `profile` or `source`.
+        """
 
     def doctor(self) -> Mapping[str, str]:
         """Return named facts about the state of the backend, for people."""

@@ -57,6 +57,7 @@ def trace(function: Callable[..., Any], *specs: Any, name: str = "") -> Graph:
         function: takes one value a spec; its result is a value or a nest of tuples, lists and
             dicts of values and Python scalars.
         specs: `frame.spec(...)`, arrays, or shapes.
+        name: the name of the graph; the function's by default.
 
     Raises:
         InvalidArgumentError: the function takes other arguments, or returns something else.

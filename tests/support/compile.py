@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frame.backends.cpu.backend import CpuBackend, _Stages
+from frame.backends.cpu.backend import CpuBackend, Stages
 from frame.backends.cpu.executable import CpuExecutable
 from frame.codegen import lowering
 from frame.compiler.passes.operator_fusion import fuse
@@ -38,7 +38,7 @@ class Compiled:
 
     @property
     def lowered(self) -> lowering.Lowered:
-        return _Stages(self.piece, self.target).lowered
+        return Stages(self.piece, self.target).lowered
 
     def executable(self) -> CpuExecutable:
         return CpuBackend().compile(self.piece, self.target, {}, NoStore())

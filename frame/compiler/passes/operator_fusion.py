@@ -77,9 +77,9 @@ def _has(node: Node, trait: Trait) -> bool:
 def _magnitude(shape: Iterable[Size]) -> int:
     total = 1
     for size in shape:
-        total *= size.evaluate(dict.fromkeys(size.symbols, _SYMBOL)) if isinstance(
-            size, Dim
-        ) else size
+        total *= (
+            size.evaluate(dict.fromkeys(size.symbols, _SYMBOL)) if isinstance(size, Dim) else size
+        )
     return total
 
 
@@ -181,9 +181,7 @@ class _Partition:
     def _reads_elementwise(self, group: _Group, node: Node) -> bool:
         """An epilogue may read the first result of its anchor and what follows from it."""
         anchor = group.nodes[0]
-        return all(
-            source.node is not anchor or source.index == 0 for source in self.sources(node)
-        )
+        return all(source.node is not anchor or source.index == 0 for source in self.sources(node))
 
     def _is_kept(self, group: _Group, shape: Shape) -> bool:
         ones = tuple(
@@ -327,9 +325,7 @@ class _Assembler:
         """Return the graph of groups."""
         for node in self.graph.nodes:
             group = self.partition.owner.get(node)
-            if group is None and (node.op in CONTROL or self.needed.intersection(node.results)):
-                self._require(node)
-            elif group is not None and self.partition.position[node] == group.last:
+            if self._is_due(node, group):
                 self._require(node)
         return Graph(
             self.graph.inputs,
@@ -340,6 +336,11 @@ class _Assembler:
             self.graph.output_names,
             self.graph.locations,
         )
+
+    def _is_due(self, node: Node, group: _Group | None) -> bool:
+        if group is not None:
+            return self.partition.position[node] == group.last
+        return node.op in CONTROL or bool(self.needed.intersection(node.results))
 
     def _values_in_memory(self) -> set[Value]:
         """Values that are returned, or read by another group, a reshape or control flow."""
