@@ -121,9 +121,9 @@ def signature(record: OpDef) -> inspect.Signature:
 
 def _operand_parameter(operand: Operand) -> inspect.Parameter:
     if operand.variadic:
+        star = inspect.Parameter.VAR_POSITIONAL
         annotation = "Operand | Sequence[Operand]"
-        kind = inspect.Parameter.VAR_POSITIONAL
-        return inspect.Parameter(operand.name, kind, annotation=annotation)
+        return inspect.Parameter(operand.name, star, annotation=annotation)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     if operand.optional:
         return inspect.Parameter(operand.name, kind, default=None, annotation="Operand | None")

@@ -13,6 +13,7 @@ from frame.core.shapes import (
     Shape,
     Size,
     as_shape,
+    bind_shape,
     broadcast_shapes,
     exact_divide,
     normalize_axes,
@@ -91,7 +92,7 @@ def _as_reshape(
 def _reshaped(
     shape_rule: Callable[[Shape, Attributes], Shape],
 ) -> Callable[[np.ndarray, Attributes], np.ndarray]:
-    return lambda x, values: x.reshape(shape_rule(x.shape, values))
+    return lambda x, values: x.reshape(bind_shape(shape_rule(x.shape, values), {}))
 
 
 # --- reshape --------------------------------------------------------------------------------------

@@ -58,10 +58,11 @@ def constant_array(value: Any, target: DTypeLike | None = None) -> np.ndarray:
     array = _array(record, spec, value)
     if isinstance(array, Value):
         raise InvalidArgumentError(f"{value!r} is a value of the graph already, not a constant")
+    if target is None and isinstance(array, np.ndarray):
+        return array
     weak = array if isinstance(array, _Weak) else _Weak(array)
-    if target is not None:
-        return _settle(record, spec, weak, dtype(target))
-    return _settle(record, spec, weak, _default(spec, weak.level)) if weak is array else array
+    settled = _default(spec, weak.level) if target is None else dtype(target)
+    return _settle(record, spec, weak, settled)
 
 
 class _Weak:
