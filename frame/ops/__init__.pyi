@@ -1,12 +1,12 @@
 """The ops of frame. Written by `python -m frame.ops.stubs` from the op records."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from frame.core.dtypes import DTypeLike
-from frame.core.shapes import Size
+from frame.core.shapes import Shape, Size
 from frame.ir.graph import Graph, Value
 from frame.ops.registry import lookup, records, register, unregister
 
@@ -25,6 +25,9 @@ __all__ = [
     "asin",
     "atan",
     "atan2",
+    "avg_pool2d",
+    "batch_norm_infer",
+    "batch_norm_train",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",
@@ -33,10 +36,14 @@ __all__ = [
     "ceil",
     "clamp",
     "concat",
+    "cond",
     "constant",
+    "conv2d",
     "cos",
     "cosh",
     "div",
+    "dropout",
+    "elu",
     "equal",
     "erf",
     "exp",
@@ -48,32 +55,41 @@ __all__ = [
     "floor_div",
     "full",
     "gather",
+    "gelu",
     "getitem",
     "greater",
     "greater_equal",
     "group",
+    "hardswish",
     "iota",
     "isfinite",
     "isinf",
     "isnan",
+    "layer_norm",
+    "leaky_relu",
     "less",
     "less_equal",
     "log",
     "log1p",
     "log2",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
     "matmul",
     "max",
+    "max_pool2d",
+    "max_pool2d_grad",
     "maximum",
     "mean",
     "min",
     "minimum",
     "mod",
+    "mse_loss",
     "mul",
     "neg",
+    "normal",
     "not_equal",
     "ones",
     "ones_like",
@@ -83,18 +99,24 @@ __all__ = [
     "reciprocal",
     "relayout",
     "relu",
+    "relu6",
     "reshape",
     "round",
     "rsqrt",
+    "scan",
     "scatter_add",
     "shift_left",
     "shift_right",
     "sigmoid",
     "sign",
+    "silu",
     "sin",
     "sinh",
     "size",
     "slice",
+    "softmax",
+    "softmax_cross_entropy",
+    "softplus",
     "split",
     "sqrt",
     "square",
@@ -108,9 +130,11 @@ __all__ = [
     "tile",
     "transpose",
     "trunc",
+    "uniform",
     "unpack",
     "unsqueeze",
     "where",
+    "while_loop",
     "zeros",
     "zeros_like",
 ]
@@ -148,6 +172,32 @@ def atan(x: Operand) -> Value:
 def atan2(a: Operand, b: Operand) -> Value:
     """Return the angle of the point (b, a) in radians, from -pi to pi."""
 
+def avg_pool2d(
+    x: Operand,
+    kernel: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: int | Sequence[int] = ...,
+) -> Value:
+    """The mean of each window."""
+
+def batch_norm_infer(
+    x: Operand,
+    gamma: Operand,
+    beta: Operand,
+    mean: Operand,
+    variance: Operand,
+    eps: float = 1e-05,
+) -> Value:
+    """Batch normalisation with given statistics of each channel (axis 1)."""
+
+def batch_norm_train(
+    x: Operand,
+    gamma: Operand,
+    beta: Operand,
+    eps: float = 1e-05,
+) -> tuple[Value, ...]:
+    """Batch normalisation with the statistics of x itself, over all axes but axis 1."""
+
 def bitwise_and(a: Operand, b: Operand) -> Value:
     """Return a & b."""
 
@@ -172,8 +222,22 @@ def clamp(x: Operand, low: Operand, high: Operand) -> Value:
 def concat(*tensors: Operand | Sequence[Operand], axis: int = 0) -> Value:
     """Join tensors along an axis."""
 
+def cond(predicate: Value, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Return `then()` if the bool scalar `predicate` is true when the graph runs, else the ..."""
+
 def constant(value: Any, dtype: DTypeLike | None = None) -> Value:
     """Return a constant tensor of a number, a nested list of numbers or an array."""
+
+def conv2d(
+    x: Operand,
+    w: Operand,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    input_dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+) -> Value:
+    """Two-dimensional convolution (cross-correlation) with zero padding."""
 
 def cos(x: Operand) -> Value:
     """Return the cosine of x radians."""
@@ -183,6 +247,12 @@ def cosh(x: Operand) -> Value:
 
 def div(a: Operand, b: Operand) -> Value:
     """Return a / b for floats, as IEEE 754 divides."""
+
+def dropout(x: Value, counter: Value, rate: float, *, stream: int | None = None) -> Value:
+    """Set each element of x to zero with probability `rate`, divide the others by 1 - rate."""
+
+def elu(x: Operand, alpha: float = 1.0) -> Value:
+    """Exponential linear unit."""
 
 def equal(a: Operand, b: Operand) -> Value:
     """Return whether a == b, as bool."""
@@ -217,6 +287,9 @@ def full(shape: Size | Sequence[Size], value: float, dtype: DTypeLike = ...) -> 
 def gather(x: Operand, indices: Operand, axis: int = 0) -> Value:
     """Return the slices of x at the indices along an axis, as numpy.take does."""
 
+def gelu(x: Operand, approximate: str = "none") -> Value:
+    """Gaussian error linear unit."""
+
 def getitem(x: Value, key: Any) -> Value:
     """Return `x[key]` with the meaning that numpy gives it."""
 
@@ -229,6 +302,9 @@ def greater_equal(a: Operand, b: Operand) -> Value:
 def group(*captures: Operand | Sequence[Operand], anchor: str, body: Graph) -> Value:
     """Run a body as one kernel."""
 
+def hardswish(x: Operand) -> Value:
+    """Piecewise approximation of silu."""
+
 def iota(shape: Size | Sequence[Size], axis: int = 0, dtype: DTypeLike = ...) -> Value:
     """Return a tensor whose elements are their own index along an axis."""
 
@@ -240,6 +316,12 @@ def isinf(x: Operand) -> Value:
 
 def isnan(x: Operand) -> Value:
     """Return whether x is NaN, as bool."""
+
+def layer_norm(x: Operand, gamma: Operand, beta: Operand, eps: float = 1e-05) -> Value:
+    """Layer normalisation."""
+
+def leaky_relu(x: Operand, slope: float = 0.01) -> Value:
+    """Leaky relu."""
 
 def less(a: Operand, b: Operand) -> Value:
     """Return whether a < b, as bool."""
@@ -255,6 +337,9 @@ def log1p(x: Operand) -> Value:
 
 def log2(x: Operand) -> Value:
     """Return the logarithm to base 2."""
+
+def log_softmax(x: Operand, axis: int = -1) -> Value:
+    """The logarithm of softmax along `axis`, computed without rounding through softmax itself."""
 
 def logical_and(a: Operand, b: Operand) -> Value:
     """Return a and b."""
@@ -274,6 +359,17 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
 def max(x: Operand, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Return the largest element over axes."""
 
+def max_pool2d(
+    x: Operand,
+    kernel: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: int | Sequence[int] = ...,
+) -> tuple[Value, ...]:
+    """The largest element of each window, and its flat position in the H * W plane of x."""
+
+def max_pool2d_grad(gy: Operand, index: Operand, input_shape: Size | Sequence[Size]) -> Value:
+    """The gradient of max_pool2d."""
+
 def maximum(a: Operand, b: Operand) -> Value:
     """Return the larger of a and b."""
 
@@ -289,11 +385,25 @@ def minimum(a: Operand, b: Operand) -> Value:
 def mod(a: Operand, b: Operand) -> Value:
     """Return the remainder of floor division, with the sign of b."""
 
+def mse_loss(prediction: Operand, target: Operand) -> Value:
+    """The mean of (prediction - target)**2 over all elements, a scalar."""
+
 def mul(a: Operand, b: Operand) -> Value:
     """Return a * b."""
 
 def neg(x: Operand) -> Value:
     """Return -x."""
+
+def normal(
+    counter: Value,
+    shape: Shape,
+    mean: float = 0.0,
+    scale: float = 1.0,
+    *,
+    dtype: DTypeLike = ...,
+    stream: int | None = None,
+) -> Value:
+    """Return normal random numbers."""
 
 def not_equal(a: Operand, b: Operand) -> Value:
     """Return whether a != b, as bool."""
@@ -331,6 +441,9 @@ def relayout(
 def relu(x: Operand) -> Value:
     """Return 0 where x <= 0, else x (so NaN stays NaN)."""
 
+def relu6(x: Operand) -> Value:
+    """Relu with a ceiling."""
+
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Value:
     """Return the elements in row-major order under another shape."""
 
@@ -339,6 +452,15 @@ def round(x: Operand) -> Value:
 
 def rsqrt(x: Operand) -> Value:
     """Return 1 / sqrt(x)."""
+
+def scan(
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: Size | None = None,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
+    """Run `fn(carry, x) -> (carry, y)` over the leading axis of xs."""
 
 def scatter_add(
     updates: Operand,
@@ -360,6 +482,9 @@ def sigmoid(x: Operand) -> Value:
 def sign(x: Operand) -> Value:
     """Return -1, 0 or 1."""
 
+def silu(x: Operand) -> Value:
+    """Sigmoid linear unit, also called swish."""
+
 def sin(x: Operand) -> Value:
     """Return the sine of x radians."""
 
@@ -376,6 +501,15 @@ def slice(
     steps: Size | Sequence[Size] | None = None,
 ) -> Value:
     """Return the elements start, start + step, ."""
+
+def softmax(x: Operand, axis: int = -1) -> Value:
+    """The exponentials of x, scaled to the sum one along `axis`."""
+
+def softmax_cross_entropy(logits: Operand, labels: Operand) -> Value:
+    """Cross entropy of each row."""
+
+def softplus(x: Operand) -> Value:
+    """Smooth relu."""
 
 def split(x: Value, sizes: int | Sequence[Size], axis: int = 0) -> tuple[Value, ...]:
     """Cut a tensor along an axis into parts."""
@@ -416,6 +550,17 @@ def transpose(x: Operand, permutation: int | Sequence[int] | None = None) -> Val
 def trunc(x: Operand) -> Value:
     """Return x without its fraction."""
 
+def uniform(
+    counter: Value,
+    shape: Shape,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    dtype: DTypeLike = ...,
+    stream: int | None = None,
+) -> Value:
+    """Return random numbers that are uniform between `low` and `high`."""
+
 def unpack(x: Value) -> list[Value]:
     """Return the slices of `x` along its first axis, which must have a known size."""
 
@@ -424,6 +569,9 @@ def unsqueeze(x: Operand, axes: int | Sequence[int]) -> Value:
 
 def where(condition: Operand, x: Operand, y: Operand) -> Value:
     """Return x where the condition holds, else y."""
+
+def while_loop(condition: Callable[[Any], Value], body: Callable[[Any], Any], init: Any) -> Any:
+    """Run `carry = body(carry)` as long as `condition(carry)` holds, and return the last carry."""
 
 def zeros(shape: Size | Sequence[Size], dtype: DTypeLike = ...) -> Value:
     """Return a tensor of zeros of a shape that may hold symbols."""

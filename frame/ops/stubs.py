@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from frame import ops
 from frame.core.errors import InternalError
-from frame.ops import api
 
 PATH = Path(__file__).resolve().parent / "__init__.pyi"
 
@@ -48,7 +48,8 @@ def generate() -> str:
     Raises:
         InternalError: a handwritten form uses a name in an annotation that `_HOMES` lacks.
     """
-    functions = api.functions()
+    # Not what was registered since: a user's op is not part of the package.
+    functions = {name: getattr(ops, name) for name in ops.__all__ if name not in _REEXPORTED}
     declarations = [_declaration(name, function) for name, function in sorted(functions.items())]
     names = [*_REEXPORTED, *sorted(functions)]
     exported = "\n".join(["__all__ = [", *(f'    "{name}",' for name in names), "]"])
