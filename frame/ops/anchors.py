@@ -1,4 +1,4 @@
-"""Which ops anchor a group: the anchor kind that fusion gives it and that a schedule is named by."""
+"""Which ops anchor a group: the kind that fusion gives it and that a schedule is named by."""
 
 from __future__ import annotations
 

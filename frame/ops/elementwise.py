@@ -446,13 +446,14 @@ def _clamp_gradient(context: GradientContext) -> list[Value | None]:
         return [None, None, None]
     (g,) = context.cotangents
     needed = context.needed
-    outside = ops.logical_or(x < low, x > high)
+    inside = ops.logical_not(ops.logical_or(x < low, x > high))
     lower = ops.logical_and(x < low, low <= high)
     upper = ops.maximum(x, low) > high
     return [
-        unbroadcast(ops.where(outside, 0, g), x.shape) if needed[0] else None,
-        unbroadcast(ops.where(lower, g, 0), low.shape) if needed[1] else None,
-        unbroadcast(ops.where(upper, g, 0), high.shape) if needed[2] else None,
+        unbroadcast(ops.where(mask, g, 0), operand.shape) if wanted else None
+        for mask, operand, wanted in zip(
+            (inside, lower, upper), (x, low, high), needed, strict=True
+        )
     ]
 
 
@@ -545,7 +546,8 @@ register(
         name="cast",
         doc="Convert the elements to another dtype.\n\n"
         "Float to integer truncates and saturates, NaN gives 0. Integer to integer wraps around. "
-        "Float to float rounds to nearest even. To bool: whether x != 0 (NaN is true).",
+        "Float to float rounds to nearest even; beyond the range lies infinity, or NaN where the "
+        "dtype has none. To bool: whether x != 0 (NaN is true).",
         operands=(Operand("x", storage=True),),
         attributes=(AttributeSpec("dtype", "dtype", doc="the dtype of the result"),),
         infer=lambda operands, attributes: TensorType(attributes["dtype"], operands[0].shape),

@@ -26,7 +26,13 @@ def unbroadcast(value: Value, shape: Shape) -> Value:
         for axis, size in enumerate(value.shape)
         if axis < extra or (shape[axis - extra] == 1 and size != 1)
     ]
-    return ops.reshape(ops.sum(value, stretched), shape)
+    # Kept axes of size 1 save a reshape where broadcasting added no axis in front.
+    return reshaped(ops.sum(value, stretched, keepdims=extra == 0), shape)
+
+
+def reshaped(value: Value, shape: Shape) -> Value:
+    """Return the value under another shape; the value itself when it has that shape."""
+    return value if value.shape == shape else ops.reshape(value, shape)
 
 
 def unary_gradient(rule: UnaryRule) -> Gradient:

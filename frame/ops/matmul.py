@@ -16,7 +16,7 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Shape, Size, broadcast_shapes, numel, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops import samples
-from frame.ops.gradients import unbroadcast
+from frame.ops.gradients import reshaped, unbroadcast
 from frame.ops.record import (
     AttributeSpec,
     Autocast,
@@ -76,15 +76,15 @@ def _gradient(context: GradientContext) -> list[Value | None]:
     (a, b), (g,) = context.operands, context.cotangents
     if not a.dtype.is_float:
         return [None, None]
-    left = ops.reshape(a, (1, a.shape[0])) if a.rank == 1 else a
-    right = ops.reshape(b, (b.shape[0], 1)) if b.rank == 1 else b
+    left = reshaped(a, (1, *a.shape)) if a.rank == 1 else a
+    right = reshaped(b, (*b.shape, 1)) if b.rank == 1 else b
     flags = (context.attributes["transpose_a"], context.attributes["transpose_b"])
-    g = ops.reshape(g, _full_shape(g.shape, a.rank, b.rank))
+    g = reshaped(g, _full_shape(g.shape, a.rank, b.rank))
     first = _left_gradient(g, left, right, *flags) if context.needed[0] else None
     second = _right_gradient(g, left, right, *flags) if context.needed[1] else None
     return [
-        first if first is None else ops.reshape(unbroadcast(first, left.shape), a.shape),
-        second if second is None else ops.reshape(unbroadcast(second, right.shape), b.shape),
+        first if first is None else reshaped(unbroadcast(first, left.shape), a.shape),
+        second if second is None else reshaped(unbroadcast(second, right.shape), b.shape),
     ]
 
 

@@ -13,7 +13,7 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Shape, Size, normalize_axes, normalize_axis, numel, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops import samples
-from frame.ops.gradients import count
+from frame.ops.gradients import count, reshaped
 from frame.ops.record import (
     AttributeSpec,
     Autocast,
@@ -45,7 +45,7 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
 
 def restore(value: Value, shape: Shape, attributes: Mapping[str, Attribute]) -> Value:
     """Reshape a result of a reduction of `shape` so that it broadcasts against the operand."""
-    return ops.reshape(value, reduced_shape(shape, _axes_of(attributes), True))
+    return reshaped(value, reduced_shape(shape, _axes_of(attributes), True))
 
 
 def _axes_of(attributes: Mapping[str, Attribute]) -> tuple[int, ...]:
@@ -257,8 +257,8 @@ def _prod_gradient(context: GradientContext) -> list[Value | None]:
     order = (*kept, *axes)
     length = numel([x.shape[axis] for axis in axes])
     moved = ops.transpose(x, order)
-    rows = ops.reshape(moved, (*(x.shape[axis] for axis in kept), length))
-    others = ops.reshape(_products_of_others(rows, length), moved.shape)
+    rows = reshaped(moved, (*(x.shape[axis] for axis in kept), length))
+    others = reshaped(_products_of_others(rows, length), moved.shape)
     back = ops.transpose(others, tuple(int(i) for i in np.argsort(order)))
     return [restore(g, x.shape, context.attributes) * back]
 

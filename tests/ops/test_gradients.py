@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from frame import ops
+from frame.core.dtypes import bfloat16, float16, float32
+from frame.ops.interpreter import interpret
 from tests.ops import support
 
 RECORDS = {
@@ -40,7 +43,7 @@ def test_second_order(name):
             continue
         first = support.backward(graph)
         weights = [
-            support.np.random.default_rng(7).standard_normal(value.shape)
+            np.random.default_rng(7).standard_normal(value.shape)
             for value in graph.outputs
             if value.dtype.is_float
         ]
@@ -48,3 +51,17 @@ def test_second_order(name):
             support.check_gradient(first, [*arrays, *weights])
         except AssertionError as error:
             raise AssertionError(f"{name}, sample {sample.name}: {error}") from None
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("floats", [float32, float16, bfloat16], ids=str)
+def test_gradients_have_the_dtype_of_their_operands(name, floats):
+    """The walk refuses a gradient of another dtype or shape; the result is finite."""
+    for sample, _ in _smooth(name):
+        arrays = support.operands_of(sample, floats)
+        graph = support.sample_graph(RECORDS[name], sample, floats)
+        weights = [np.ones(v.shape, v.dtype.numpy) for v in graph.outputs if v.dtype.is_float]
+        gradients = interpret(support.backward(graph), [*arrays, *weights], precision="native")
+        expected = [array.dtype for array in arrays if support.is_float(array)]
+        assert [gradient.dtype for gradient in gradients] == expected
+        assert all(np.isfinite(g.astype(np.float64)).all() for g in gradients), sample.name
