@@ -1,0 +1,106 @@
+"""Every function of the library stays within its stated bound and has C99's special values."""
+
+import numpy as np
+import pytest
+
+from frame.codegen import mathlib
+from frame.core import dtypes as dt
+from tests.codegen.mathlib.accuracy import Library, erf, errors, reference
+
+NAMES = tuple(mathlib.FUNCTIONS)
+TYPES = (dt.float32, dt.float64)
+UNARY = tuple(name for name in NAMES if mathlib.FUNCTIONS[name].operands == 1)
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0]
+SPECIAL += [1e-45, -1e-45, 1e-38, 5e-324, -5e-324, 2.2e-308, 88.72, 88.73, 89.0, -87.4, -103.9]
+SPECIAL += [-104.5, 709.78, 709.79, 711.0, -745.1, -746.0, 20.0, 1e300, -1e300, 1e-300, 1e38, 1.5]
+
+
+@pytest.fixture(scope="module", params=TYPES, ids=str)
+def library(request):
+    return Library(request.param)
+
+
+def points(dtype, count, seed=0):
+    """Random bit patterns, and values dense where the functions do their work."""
+    rng = np.random.default_rng(seed)
+    integer = np.dtype(f"u{dtype.itemsize}")
+    bits = rng.integers(0, np.iinfo(integer).max, count, integer, endpoint=True)
+    scales = 2.0 ** rng.uniform(-30, 12, count) * rng.choice([-1, 1], count)
+    parts = [bits.view(dtype.numpy), rng.uniform(-20, 20, count), rng.uniform(-1.5, 1.5, count)]
+    parts += [rng.uniform(-110, 95, count), scales, np.repeat(SPECIAL, 8)]
+    with np.errstate(all="ignore"):
+        return np.concatenate([np.asarray(part).astype(dtype.numpy) for part in parts])
+
+
+def check(library, name, *arrays):
+    exact = erf(arrays[0]) if name == "erf" else reference(name, *arrays)
+    found = errors(library(name, *arrays), exact)
+    worst = int(np.argmax(found))
+    bound = mathlib.BOUNDS[name][library.dtype]
+    places = [array[worst] for array in arrays]
+    assert found[worst] <= bound, (name, places, library(name, *arrays)[worst], exact[worst])
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_bound(library, name):
+    count = 4000 if name == "erf" else 100_000 if library.dtype == dt.float32 else 40_000
+    check(library, name, points(library.dtype, count))
+
+
+@pytest.mark.parametrize("name", ["atan2", "pow"])
+def test_bound_of_two_operands(library, name):
+    x = points(library.dtype, 30_000, 1)
+    y = np.random.default_rng(2).permutation(x)
+    check(library, name, x, y)
+    with np.errstate(invalid="ignore"):
+        y = y * library.dtype.numpy.type(0.01)
+    check(library, name, np.abs(x), y)
+
+
+@pytest.mark.parametrize("name", ["atan2", "pow"])
+def test_every_pair_of_special_values(library, name):
+    with np.errstate(over="ignore"):
+        values = np.array([*SPECIAL, 5.0, -5.0, 2.0**24 + 2, 7.5], library.dtype.numpy)
+    x, y = (np.repeat(values, len(values)), np.tile(values, len(values)))
+    count = len(x) // 8 * 8
+    check(library, name, x[:count], y[:count])
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_arguments_next_to_multiples_of_half_pi(library, name):
+    half_pi = 2 * np.arctan(np.longdouble(1))
+    rng = np.random.default_rng(3)
+    low = np.arange(1, 20_001)
+    high = (2.0 ** rng.uniform(10, 62, 20_000)).astype(np.int64)
+    near = (np.concatenate([low, high]).astype(np.longdouble) * half_pi).astype(library.dtype.numpy)
+    hardest = np.array([6381956970095103.0 * 2.0**797] * 8)  # 4.7e-19 from a multiple of pi / 2
+    x = np.concatenate([near, -near, np.nextafter(near, 0)])
+    check(library, name, x if library.dtype == dt.float32 else np.concatenate([x, hardest]))
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.slow
+def test_bound_dense(name):
+    """Every 251st float32; `python -m tests.codegen.mathlib.accuracy` runs them all."""
+    library = Library(dt.float32, (name,))
+    x = np.arange(0, 1 << 32, 251, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = x[: len(x) // 8 * 8]
+    if name == "erf":
+        x = x[np.isfinite(x)]
+        x = x[: len(x) // 8 * 8]
+        exact = Library(dt.float64, (name,))(name, x.astype(np.float64))
+    else:
+        exact = reference(name, x)
+    assert errors(library(name, x), exact).max() <= mathlib.BOUNDS[name][dt.float32]
+
+
+@pytest.mark.parametrize("dtype", [dt.float16, dt.bfloat16], ids=str)
+def test_16_bit_floats_round_the_float32_result(dtype):
+    narrow, single = Library(dtype), Library(dt.float32)
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+    for name in UNARY:
+        with np.errstate(all="ignore"):
+            expected = single(name, x.astype(np.float32)).astype(dtype.numpy)
+        got = narrow(name, x)
+        same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+        assert same.all(), name
