@@ -7,6 +7,7 @@ whose result has no symbol returns an int.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -180,6 +181,8 @@ def _terms_of(value: object) -> dict[Monomial, int] | None:
 
 def _plain_integer(value: object) -> int | None:
     """Return a Python or numpy integer as int, or None for anything else (bool included)."""
+    if type(value) is int:  # by far the most common case; the protocol check below is slow
+        return value
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     try:
@@ -401,6 +404,11 @@ def numel(shape: Sequence[Size]) -> Size:
     Raises:
         InvalidArgumentError: the number is above 2**62 (only checked where sizes are ints).
     """
+    return _numel(tuple(shape))
+
+
+@functools.lru_cache(maxsize=4096)
+def _numel(shape: Shape) -> Size:
     constant = math.prod(size for size in shape if isinstance(size, int))
     # A zero size makes the tensor empty, yet the others must still be representable.
     largest = math.prod(size for size in shape if isinstance(size, int) and size != 0)

@@ -145,6 +145,8 @@ class _Replay:
         self._limits: dict[tuple[str, int], int] = {("arena", 0): arena}
         self._source: dict[Value, tuple[Value, int]] = {}
         self._places: dict[Value, Place] = {}
+        self._sizes: dict[Value, int] = {}
+        self._extents: dict[int, int] = {}
         self._states = {update.input_index for update in graph.updates}
         checked = (step for step, node in enumerate(graph.nodes) if _checks(node))
         self._last_check = max(checked, default=-1)
@@ -194,9 +196,11 @@ class _Replay:
 
     def _extent(self, index: int) -> int:
         """Return the bytes that a slot occupies."""
-        slot = self._plan.slots[index]
-        inner = (self._body_height(body) for body in slot.bodies)
-        return max([self._facts.number(slot.size), *inner])
+        if index not in self._extents:
+            slot = self._plan.slots[index]
+            inner = (self._body_height(body) for body in slot.bodies)
+            self._extents[index] = max([self._facts.number(slot.size), *inner])
+        return self._extents[index]
 
     def _body_height(self, index: int) -> int:
         body = self._plan.bodies[index]
@@ -248,7 +252,9 @@ class _Replay:
         return self._region(self._places[value], self._size(value))
 
     def _size(self, value: Value) -> int:
-        return self._facts.number(value.type.nbytes)
+        if value not in self._sizes:
+            self._sizes[value] = self._facts.number(value.type.nbytes)
+        return self._sizes[value]
 
     def _write(self, region: _Region, value: Value | None) -> None:
         buffer = self._buffers.setdefault(region.buffer, _Buffer())

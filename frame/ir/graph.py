@@ -7,6 +7,7 @@ a node alone puts the same object into its result, and a graph is no more than a
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ class Layout:
         Raises:
             InvalidArgumentError: a block splits a symbolic axis that it does not divide.
         """
+        if self == ROW_MAJOR:
+            return shape
         sizes = list(shape)
         for axis, block in self.blocks:
             size = sizes[axis]
@@ -96,13 +99,18 @@ class TensorType:
     @property
     def nbytes(self) -> Size:
         """The bytes that a value of this type takes, padding of blocks included."""
-        return numel(self.storage_shape) * self.dtype.itemsize
+        return _byte_count(self.storage_shape, self.dtype.itemsize)
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         if self.layout != ROW_MAJOR:
             text += str(self.layout)
         return text if self.device == HOST else f"{text}@{self.device}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _byte_count(shape: Shape, itemsize: int) -> Size:
+    return numel(shape) * itemsize
 
 
 class Role(enum.StrEnum):

@@ -86,5 +86,6 @@ def _smallest_gap(
             gap = other - floor
             if gap >= size and (offset < 0 or gap < best):
                 best, offset = gap, floor
-            floor = max(top, floor)
+            if top > floor:
+                floor = top
     return floor if offset < 0 else offset

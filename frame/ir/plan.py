@@ -130,6 +130,7 @@ class _Planner:
         self._bodies: list[BodyPlan] = []
         self._copies: list[Copy] = []
         self._donated: dict[int, _Block] = {}
+        self._sizes: dict[Value, Size] = {}
 
     def plan(self) -> MemoryPlan:
         """Return the plan."""
@@ -370,7 +371,10 @@ class _Planner:
     # --- small helpers --------------------------------------------------------------------------
 
     def _size(self, value: Value) -> Size:
-        return self._hints.bound(value.type.nbytes)
+        size = self._sizes.get(value)
+        if size is None:
+            size = self._sizes[value] = self._hints.bound(value.type.nbytes)
+        return size
 
     def _block_of(self, value: Value) -> _Block:
         return self._block[self._home[value][0]]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError
 from frame.ir.graph import ROW_MAJOR, Attribute, Node, OpSchema, TensorType, op_table
-
-# Nodes are immutable: one that fitted its schema once fits it for good.
-_fitting: weakref.WeakKeyDictionary[Node, OpSchema] = weakref.WeakKeyDictionary()
 
 
 def find_schema(op: str) -> OpSchema:
@@ -55,14 +51,11 @@ def check_node(node: Node) -> None:
         InvalidArgumentError: they are not; the message does not name the node.
     """
     schema = find_schema(node.op)
-    if _fitting.get(node) is schema:
-        return
     types = tuple(operand.type for operand in node.operands)
     normal, inferred = infer(schema, types, node.attributes)
     if dict(normal) != dict(node.attributes):
         raise InvalidArgumentError(_difference(normal, node.attributes))
     check_types(inferred, tuple(result.type for result in node.results))
-    _fitting[node] = schema
 
 
 def check_types(inferred: tuple[TensorType, ...], stated: tuple[TensorType, ...]) -> None:

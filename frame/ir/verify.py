@@ -15,14 +15,26 @@ V11  a graph returns something
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Container, Iterable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from frame.core.devices import Device
 from frame.core.dtypes import DType
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.shapes import MAX_NUMEL, Dim, numel
-from frame.ir.graph import Constant, Graph, Node, TensorType, Value, shape_symbols
+from frame.ir.graph import (
+    ROW_MAJOR,
+    Constant,
+    Graph,
+    Node,
+    OpSchema,
+    TensorType,
+    Value,
+    op_table,
+    shape_symbols,
+)
 from frame.ir.printer import print_node
 from frame.ir.schema import check_node, find_schema
 
@@ -50,6 +62,8 @@ def check_layout(type_: TensorType) -> None:
         InvalidArgumentError: it does not.
     """
     layout, rank = type_.layout, type_.rank
+    if layout == ROW_MAJOR:
+        return
     if layout.permutation and sorted(layout.permutation) != list(range(rank)):
         raise InvalidArgumentError(
             f"the layout of {type_} must order the axes 0 to {rank - 1}, each once"
@@ -57,6 +71,32 @@ def check_layout(type_: TensorType) -> None:
     if any(not 0 <= axis < rank or block < 1 for axis, block in layout.blocks):
         raise InvalidArgumentError(f"a block of the layout of {type_} must split one of its axes")
     numel(type_.storage_shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a sound node needs of the graph around it."""
+
+    schema: OpSchema | None
+    symbols: tuple[str, ...]
+    devices: tuple[Device, ...]
+
+
+# Nodes are immutable: what was found of one holds as long as the op is the same.
+_known: weakref.WeakKeyDictionary[Node, _Facts] = weakref.WeakKeyDictionary()
+
+
+def _facts_of(schema: OpSchema | None, values: tuple[Value, ...]) -> _Facts:
+    symbols = (name for value in values for name in shape_symbols(value.shape))
+    devices = (value.type.device for value in values)
+    return _Facts(schema, tuple(dict.fromkeys(symbols)), tuple(dict.fromkeys(devices)))
+
+
+def _schema_or_none(op: str) -> OpSchema | None:
+    try:
+        return op_table().lookup(op)
+    except NotFoundError:
+        return None
 
 
 class _Verifier:
@@ -84,9 +124,10 @@ class _Verifier:
         self._check_inputs()
         for node in self._graph.nodes:
             self._check_operands(node)
-            self._check_results(node)
+            for value in node.results:
+                self._define(value, node)
             self._check_bodies(node)
-            self._check_schema(node)
+            self._check_facts(self._facts(node), node)
         self._check_returned()
         self._check_updates()
         self._check_names()
@@ -120,13 +161,7 @@ class _Verifier:
                 self._fail(1, f"the input {entry.name!r} is the result of a node")
             self._define(entry.value, None)
             self._check_type(entry.value.type, None)
-
-    def _check_results(self, node: Node) -> None:
-        for index, value in enumerate(node.results):
-            if value.node is not node or value.index != index:
-                self._fail(1, f"result {index} does not lead back to its node", node)
-            self._define(value, node)
-            self._check_type(value.type, node)
+            self._check_facts(_facts_of(None, (entry.value,)), None)
 
     def _check_operands(self, node: Node) -> None:
         for position, value in enumerate(node.operands):
@@ -153,6 +188,18 @@ class _Verifier:
 
     # --- V3, V4, V7: nodes ----------------------------------------------------------------------
 
+    def _facts(self, node: Node) -> _Facts:
+        """Check what concerns a node alone, unless that was done before."""
+        known = _known.get(node)
+        if known is None or known.schema is not _schema_or_none(node.op):
+            for index, value in enumerate(node.results):
+                if value.node is not node or value.index != index:
+                    self._fail(1, f"result {index} does not lead back to its node", node)
+                self._check_type(value.type, node)
+            self._check_schema(node)
+            known = _known[node] = _facts_of(find_schema(node.op), node.results)
+        return known
+
     def _check_schema(self, node: Node) -> None:
         self._guard(3, find_schema, node, node.op)
         for name, value in node.attributes.items():
@@ -171,12 +218,15 @@ class _Verifier:
             check_layout(type_)
         except InvalidArgumentError as error:
             self._fail(5, str(error), node)
-        unbound = [name for name in shape_symbols(type_.shape) if name not in self._symbols]
-        if unbound:
-            self._fail(5, f"no input shape binds the symbol {unbound[0]!r} of {type_}", node)
-        self._device = self._device or type_.device
-        if type_.device != self._device:
-            self._fail(6, f"expected the device {self._device}, received {type_}", node)
+
+    def _check_facts(self, facts: _Facts, node: Node | None) -> None:
+        for symbol in facts.symbols:
+            if symbol not in self._symbols:
+                self._fail(5, f"no input shape binds the symbol {symbol!r}", node)
+        for device in facts.devices:
+            self._device = self._device or device
+            if device != self._device:
+                self._fail(6, f"expected the device {self._device}, received {device}", node)
 
     # --- V8, V9: updates and names --------------------------------------------------------------
 

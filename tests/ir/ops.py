@@ -1,4 +1,4 @@
-"""Tiny ops for the tests of the IR, independent of the op families."""
+"""Tiny ops for the tests of the IR, simpler than those of the op families."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 from frame.core.dtypes import dtype, float32
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import broadcast_shapes
-from frame.ir.graph import TensorType, install_op_table, op_table
+from frame.ir.graph import TensorType, op_table
 from frame.ops import registry
 from frame.ops.record import AttributeSpec, NoGradient, OpDef, Operand, Trait
 
@@ -94,13 +94,10 @@ TEST_OPS = (
 
 @contextlib.contextmanager
 def registered():
-    """Register the test ops, and the registry as op table where no other is installed."""
+    """Register the test ops."""
+    op_table()
     for record in TEST_OPS:
         registry.register(record)
-    try:
-        op_table()
-    except (ImportError, IndexError):
-        install_op_table(registry)
     try:
         yield
     finally:
