@@ -52,9 +52,9 @@ def _graph_of(path: Path) -> Any:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path}: expected UTF-8 text, {error}") from None
-    from frame.ir.parser import parse
+    from frame.ir.parser import parse_graph
 
-    return parse(text)
+    return parse_graph(text)
 
 
 def _attribute(module: str, name: str) -> Any:

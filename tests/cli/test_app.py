@@ -150,11 +150,20 @@ def test_doctor_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code == 0) == text.rstrip().endswith("none")
 
 
-def test_a_failing_plug_in_is_reported_with_its_reason(monkeypatch, capsys) -> None:
-    import importlib.metadata
+def test_a_failing_plug_in_is_reported_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from frame.runtime import backends
 
-    point = importlib.metadata.EntryPoint("broken", "no_such_module:factory", "frame.backends")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
-    assert main(["backends"]) == 0
-    text = capsys.readouterr().out
-    assert "unusable" in text and "broken: ModuleNotFoundError" in text
+    def factory():
+        raise RuntimeError("the driver is too old")
+
+    backends.register_backend("broken_for_a_test", factory)
+    try:
+        assert main(["backends"]) == 0
+        text = capsys.readouterr().out
+        assert "broken_for_a_test: the driver is too old" in text
+        [row] = [line for line in text.splitlines() if line.startswith("broken_for_a_test ")]
+        assert "unusable" in row
+    finally:
+        backends.unregister_backend("broken_for_a_test")

@@ -65,3 +65,23 @@ def test_a_text_that_is_not_utf8_is_refused(module: str, tmp_path: Path) -> None
     (tmp_path / "graph.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidArgumentError, match="UTF-8"):
         models.load_model("graph.txt")
+
+
+GRAPH = """graph @relu [batch] {
+  %0 = input "x" {role=input} : float32[batch, 4]
+  %1 = relu(%0) : float32[batch, 4]
+  return %1 as "y"
+}
+"""
+
+
+def test_the_text_of_a_graph_is_read(tmp_path: Path) -> None:
+    (tmp_path / "relu.txt").write_text(GRAPH)
+    graph = models.load_model(str(tmp_path / "relu.txt"))
+    assert graph.name == "relu" and f"{graph}\n" == GRAPH
+
+
+def test_an_error_in_the_text_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "relu.txt").write_text(GRAPH.replace("relu(%0)", "relu(%7)"))
+    with pytest.raises(InvalidArgumentError, match="line 3"):
+        models.load_model(str(tmp_path / "relu.txt"))

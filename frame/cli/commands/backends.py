@@ -29,8 +29,8 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json([report.as_data() for report in reports])
         return
-    rows = [(r.name, r.state, ", ".join(r.devices) or "-", r.source) for r in reports]
-    click.echo(table(("backend", "state", "devices", "source"), rows))
+    rows = [(each.name, each.state, ", ".join(each.devices) or "-") for each in reports]
+    click.echo(table(("backend", "state", "devices"), rows))
     for each in reports:
         if each.problem:
             click.echo(f"\n{each.name}: {each.problem}")
