@@ -181,7 +181,7 @@ class GraphBuilder:
         outer = self.parent
         while outer is not None and outer.origin is None:
             outer = outer.parent
-        if outer is None or outer.origin is None or outer.origin >= len(outer.locations):
+        if outer is None or outer.origin is None or not 0 <= outer.origin < len(outer.locations):
             return None
         return outer.locations[outer.origin]
 

@@ -1,0 +1,95 @@
+"""layout_assignment: store weights in the order in which the schedules read them.
+
+A contraction's group is shown to the target on its own; where the target asks for a layout of an
+operand that is fixed for the model, a `relayout` is put before it, which then runs in the load
+program. Everything else stays row-major, and so do the weights of a graph that updates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from frame.compiler.pass_manager import PassContext
+from frame.compiler.passes.bodies import begin, constant_for_a_model, has_trait
+from frame.ir.builder import Rewriter
+from frame.ir.graph import ROW_MAJOR, Graph, GraphInput, Layout, Node, Role, Value
+from frame.ops.anchors import ANCHORS
+from frame.ops.record import Trait
+from frame.ops.registry import create_node
+
+
+@dataclass(frozen=True)
+class LayoutAssignment:
+    """Packs the weights of contractions as the target prefers."""
+
+    name: ClassVar[str] = "layout_assignment"
+
+    def run(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with relayouts before the weights that are worth one."""
+        if not context.capabilities.anchors:
+            return graph
+        fixed = constant_for_a_model(graph)
+        packed: dict[tuple[Value, Layout], Value] = {}
+        with Rewriter(graph) as rewriter:
+            for node in graph.nodes:
+                wanted = _wanted(node, fixed, context)
+                if not wanted:
+                    rewriter.copy(node)
+                    continue
+                begin(rewriter, node)
+                operands = [rewriter[operand] for operand in node.operands]
+                for position, layout in wanted.items():
+                    operands[position] = _packed(operands[position], layout, packed, context)
+                results = create_node(node.op, tuple(operands), node.attributes)
+                for old, new in zip(node.results, results, strict=True):
+                    rewriter.replace(old, new)
+            return rewriter.finish()
+
+
+def _wanted(node: Node, fixed: set[Value], context: PassContext) -> dict[int, Layout]:
+    """Return the layouts that the target asks for, by position of the operand."""
+    if not has_trait(node, Trait.CONTRACTION):
+        return {}
+    if not any(_can_pack(operand, fixed) for operand in node.operands):
+        return {}
+    group = probe_group(node)
+    layouts: Mapping[int, Layout] = context.group_info(group, context.target).layouts
+    asked = {group.operands[capture]: layout for capture, layout in layouts.items()}
+    return {
+        position: asked[operand]
+        for position, operand in enumerate(node.operands)
+        if operand in asked and _can_pack(operand, fixed) and asked[operand] != ROW_MAJOR
+    }
+
+
+def _can_pack(value: Value, fixed: set[Value]) -> bool:
+    return value in fixed and value.type.layout == ROW_MAJOR
+
+
+def _packed(
+    value: Value, layout: Layout, packed: dict[tuple[Value, Layout], Value], context: PassContext
+) -> Value:
+    found = packed.get((value, layout))
+    if found is None:
+        context.count("relayout")
+        blocks = tuple(part for block in layout.blocks for part in block)
+        attributes = {"permutation": layout.permutation, "blocks": blocks}
+        (found,) = create_node("relayout", (value,), attributes)
+        packed[value, layout] = found
+    return found
+
+
+def probe_group(node: Node) -> Node:
+    """Return a group of one node, not part of any graph, to ask a target about."""
+    captures = tuple(dict.fromkeys(node.operands))
+    inner = {value: Value(value.type) for value in captures}
+    inputs = tuple(
+        GraphInput(inner[value], Role.CAPTURE, f"capture{i}") for i, value in enumerate(captures)
+    )
+    types = tuple(result.type for result in node.results)
+    copy = Node(node.op, tuple(inner[v] for v in node.operands), node.attributes, types)
+    body = Graph(inputs, (copy,), copy.results, (), "group")
+    attributes = {"anchor": ANCHORS.get(node.op, node.op), "body": body}
+    return Node("group", captures, attributes, types, node.origin)

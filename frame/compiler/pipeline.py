@@ -1,0 +1,331 @@
+"""The standard pipeline, how it is edited, and `compile_graph`, which the runtime calls."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from frame.compiler.pass_manager import (
+    GroupInfoFunction,
+    Instrument,
+    Pass,
+    PassContext,
+    PassManager,
+    Repeat,
+    pass_text,
+)
+from frame.compiler.passes import load_split
+from frame.compiler.passes.backend_lowering import PRODUCED as PIECE
+from frame.compiler.passes.backend_lowering import BackendLowering
+from frame.compiler.passes.canonicalize import Canonicalize
+from frame.compiler.passes.common_subexpressions import CommonSubexpressionElimination
+from frame.compiler.passes.constant_folding import ConstantFolding
+from frame.compiler.passes.dead_nodes import DeadNodeElimination
+from frame.compiler.passes.fusion import OperatorFusion
+from frame.compiler.passes.layout_assignment import LayoutAssignment
+from frame.compiler.passes.load_split import LoadSplit, Source, Split
+from frame.compiler.passes.memory_planning import MemoryPlanning
+from frame.compiler.passes.shape_inference import ShapeInference
+from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.targets import TargetDescription
+from frame.hal.interfaces import Capabilities, Piece
+from frame.ir.graph import Graph
+
+ENTRY_POINTS = "frame.passes"
+"""The entry-point group of pass classes; each is loaded when its name is asked for."""
+
+_SIMPLIFY: tuple[type, ...] = (
+    Canonicalize,
+    ShapeInference,
+    ConstantFolding,
+    CommonSubexpressionElimination,
+    DeadNodeElimination,
+)
+_LOWER: tuple[type, ...] = (OperatorFusion, MemoryPlanning, BackendLowering)
+_BUILT_IN = {cls.name: cls for cls in (*_SIMPLIFY, LayoutAssignment, LoadSplit, *_LOWER)}
+
+
+def standard_passes() -> tuple[Pass, ...]:
+    """Return the standard passes in their fixed order; the first five run to a fixed point."""
+    simplify = Repeat(tuple(cls() for cls in _SIMPLIFY))
+    return (simplify, LayoutAssignment(), LoadSplit(), *(cls() for cls in _LOWER))
+
+
+# --- the list of passes ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """An immutable list of passes. Edits return a new one and reach into `Repeat`."""
+
+    passes: tuple[Pass, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the passes, in order, those that are repeated included."""
+        return tuple(each.name for each in _flat(self.passes))
+
+    def text(self) -> str:
+        """Return the list with every option, for cache keys."""
+        return ", ".join(pass_text(each) for each in self.passes)
+
+    def insert_first(self, new: Pass) -> Pipeline:
+        """Put a pass before all others: it sees the graph as it was declared."""
+        return Pipeline((new, *self.passes))
+
+    def insert_before(self, name: str, new: Pass) -> Pipeline:
+        """Put a pass before the one called `name`."""
+        return self._edit(name, lambda old: (new, old))
+
+    def insert_after(self, name: str, new: Pass) -> Pipeline:
+        """Put a pass after the one called `name`."""
+        return self._edit(name, lambda old: (old, new))
+
+    def replace(self, name: str, new: Pass) -> Pipeline:
+        """Put a pass in the place of the one called `name`."""
+        return self._edit(name, lambda old: (new,))
+
+    def without(self, name: str) -> Pipeline:
+        """Leave out the pass called `name`."""
+        return self._edit(name, lambda old: ())
+
+    def after(self, name: str) -> Pipeline:
+        """Return the passes that follow the outermost one called `name`."""
+        names = [each.name for each in self.passes]
+        return Pipeline(self.passes[names.index(name) + 1 :])
+
+    def _edit(self, name: str, change: Callable[[Pass], tuple[Pass, ...]]) -> Pipeline:
+        if name not in self.names:
+            raise NotFoundError(
+                f"there is no pass named {name!r} in the list: {', '.join(self.names)}"
+            )
+        return Pipeline(_mapped(self.passes, name, change))
+
+
+def _flat(passes: Sequence[Pass]) -> Iterator[Pass]:
+    for each in passes:
+        if isinstance(each, Repeat):
+            yield from _flat(each.passes)
+        else:
+            yield each
+
+
+def _mapped(
+    passes: Sequence[Pass], name: str, change: Callable[[Pass], tuple[Pass, ...]]
+) -> tuple[Pass, ...]:
+    found: list[Pass] = []
+    for each in passes:
+        if isinstance(each, Repeat):
+            found.append(replace(each, passes=_mapped(each.passes, name, change)))
+        else:
+            found.extend(change(each) if each.name == name else (each,))
+    return tuple(found)
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+_EDIT = re.compile(
+    r"\s*(?:(?P<verb>before|after|replace)\s+(?P<name>\w+)\s*:\s*)?(?P<pass>\w+)\s*"
+    r"(?:\{(?P<options>[^{}]*)\})?\s*",
+    re.ASCII,
+)
+_WITHOUT = re.compile(r"\s*without\s+(?P<name>\w+)\s*", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+
+Passes = Pipeline | Sequence[Pass | str] | None
+
+
+def make_pipeline(passes: Passes = None) -> Pipeline:
+    """Return the standard pipeline with edits.
+
+    Args:
+        passes: None for the standard list; a `Pipeline` to be used as it is; or edits in order:
+            a pass or the text `name{option=value, ...}` takes the place of the pass of that name,
+            or goes before all others if there is none; `before NAME: PASS`, `after NAME: PASS` and
+            `replace NAME: PASS` say where it goes; `without NAME` leaves a pass out.
+
+    Raises:
+        InvalidArgumentError: a text can't be read, an option is unknown or of a wrong type.
+        NotFoundError: there is no pass of a name.
+    """
+    if isinstance(passes, Pipeline):
+        return passes
+    pipeline = Pipeline(standard_passes())
+    if isinstance(passes, str):
+        passes = (passes,)
+    for edit in passes or ():
+        pipeline = _applied(pipeline, edit)
+    return pipeline
+
+
+def _applied(pipeline: Pipeline, edit: Pass | str) -> Pipeline:
+    if isinstance(edit, str):
+        return _applied_text(pipeline, edit)
+    if not isinstance(edit, Pass) or not isinstance(getattr(edit, "name", None), str):
+        raise InvalidArgumentError(
+            "passes must be frozen dataclasses with a `name` and run(graph, context), texts, or a "
+            f"Pipeline; received {edit!r:.80}"
+        )
+    if edit.name in pipeline.names:
+        return pipeline.replace(edit.name, edit)
+    return pipeline.insert_first(edit)
+
+
+def _applied_text(pipeline: Pipeline, text: str) -> Pipeline:
+    if without := _WITHOUT.fullmatch(text):
+        return pipeline.without(without["name"])
+    found = _EDIT.fullmatch(text)
+    if found is None:
+        raise InvalidArgumentError(
+            "expected a pass as 'name{option=value}', optionally after 'before NAME:', "
+            f"'after NAME:' or 'replace NAME:', or 'without NAME'; received {text!r}"
+        )
+    new = make_pass(found["pass"], found["options"] or "")
+    verbs = {
+        "before": pipeline.insert_before,
+        "after": pipeline.insert_after,
+        "replace": pipeline.replace,
+    }
+    if found["verb"] is None:
+        return _applied(pipeline, new)
+    return verbs[found["verb"]](found["name"], new)
+
+
+def make_pass(name: str, options: str = "") -> Pass:
+    """Return the pass called `name` with options given as `option=value, ...`.
+
+    Raises:
+        NotFoundError: there is no such pass, neither built in nor as an entry point.
+        InvalidArgumentError: an option is unknown, or its value does not fit.
+    """
+    cls = find_pass(name)
+    default = cls()
+    values = {}
+    for item in filter(None, (part.strip() for part in options.split(","))):
+        option, equals, text = (part.strip() for part in item.partition("="))
+        known = [field.name for field in fields(cls)]
+        if not equals or option not in known:
+            raise InvalidArgumentError(
+                f"the pass {name} has the options {', '.join(known) or '(none)'}, received {item!r}"
+            )
+        values[option] = _option(name, option, text, getattr(default, option))
+    made: Pass = replace(default, **values)
+    return made
+
+
+def _option(name: str, option: str, text: str, default: Any) -> Any:
+    """Return the value of an option, of the type of its default."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text]
+        if isinstance(default, int):
+            return int(text) if _INTEGER.fullmatch(text) else int("")
+        return float(text) if isinstance(default, float) else text
+    except (KeyError, ValueError):
+        raise InvalidArgumentError(
+            f"the option {option} of the pass {name} must be of type {type(default).__name__}, "
+            f"received {text!r}"
+        ) from None
+
+
+def find_pass(name: str) -> type:
+    """Return the class of a pass: a built-in one, else the entry point of that name.
+
+    Raises:
+        NotFoundError: there is none; the message lists the known names.
+    """
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    for point in points:
+        if point.name == name:
+            loaded: type = point.load()
+            return loaded
+    known = [*_BUILT_IN, *(point.name for point in points)]
+    raise NotFoundError(f"there is no pass named {name!r}; known are: {', '.join(known)}")
+
+
+# --- compile_graph --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the passes make of one graph.
+
+    `load` is the piece of the load program, None where there is none; its inputs are those of the
+    whole graph at the positions `load_inputs`. `run_sources` says where each input of `run` comes
+    from: an input of the whole graph, or an output of the load program. `passes` is the text of
+    the pipeline.
+    """
+
+    run: Piece
+    load: Piece | None
+    run_sources: tuple[Source, ...]
+    load_inputs: tuple[int, ...]
+    passes: str
+
+
+def compile_graph(
+    graph: Graph,
+    target: TargetDescription,
+    capabilities: Capabilities,
+    group_info: GroupInfoFunction,
+    passes: Passes = None,
+    instruments: Sequence[Instrument] = (),
+) -> Compiled:
+    """Run the passes over a graph and freeze the pieces that a backend compiles.
+
+    Args:
+        graph: the whole graph of one target: forward, or forward, backward and update.
+        target: what to generate code for.
+        capabilities: what the backend can do on that target.
+        group_info: the backend's answer for a group or control-flow node on a target.
+        passes: see `make_pipeline`.
+        instruments: what to tell of every pass that has run.
+
+    Raises:
+        InvalidArgumentError: the graph or the list of passes is not valid.
+        UnimplementedError: the target can't run a node; `nodes` of the error holds it.
+    """
+    pipeline = make_pipeline(passes)
+    context = PassContext(target, capabilities, group_info, tuple(instruments))
+    run = _run(pipeline, graph, context)
+    split: Split | None = context.produced.get(load_split.PRODUCED)
+    if split is None or split.load is None:
+        sources = tuple(Source(i) for i in range(len(graph.inputs)))
+        return Compiled(run, None, sources, (), pipeline.text())
+    rest = pipeline.after(LoadSplit.name)
+    load = _run(rest, split.load, replace(context, produced={}, counts={}))
+    return Compiled(run, load, split.run_sources, split.load_inputs, pipeline.text())
+
+
+def _run(pipeline: Pipeline, graph: Graph, context: PassContext) -> Piece:
+    PassManager(pipeline.passes).run(graph, context)
+    piece: Piece | None = context.produced.get(PIECE)
+    if piece is None:
+        raise InvalidArgumentError(
+            "the list of passes must end with backend_lowering, which makes what a backend "
+            f"compiles; received {', '.join(pipeline.names)}"
+        )
+    return piece
+
+
+def simplify_graph(
+    graph: Graph,
+    target: TargetDescription,
+    capabilities: Capabilities,
+    passes: Passes = None,
+    instruments: Sequence[Instrument] = (),
+) -> Graph:
+    """Run the passes before layout_assignment: a backend is asked about this form what it refuses.
+
+    `compile_graph` leaves the result as it is, apart from the passes that follow.
+    """
+    pipeline = make_pipeline(passes)
+    context = PassContext(target, capabilities, instruments=tuple(instruments))
+    names = [each.name for each in pipeline.passes]
+    end = names.index(LayoutAssignment.name) if LayoutAssignment.name in names else 1
+    return PassManager(pipeline.passes[:end]).run(graph, context)
