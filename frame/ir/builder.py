@@ -56,6 +56,8 @@ class GraphBuilder:
 
     def __enter__(self) -> Self:
         self.parent = _active.get()
+        if self.parent is not None and not self._module:
+            self._module = [*self.parent._module]
         self._token = _active.set(self)
         return self
 

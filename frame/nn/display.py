@@ -1,0 +1,89 @@
+"""How modules are shown: one line, rows for a summary, and HTML for notebooks."""
+
+from __future__ import annotations
+
+import html as escaping
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from frame.core.shapes import shape_text
+from frame.ir.graph import Role
+
+if TYPE_CHECKING:
+    from frame.nn.module import Module
+
+_SHOWN = 4
+_LINE = 300
+
+
+def text(module: Module) -> str:
+    """Return one line such as `Linear(784, 10)`; long lists of children are cut."""
+    name = [repr(module.name)] if module.name else []
+    options = [f"{key}={value!r}" for key, value in _visible(module)]
+    children = [text(child) for child in module.children[:_SHOWN]]
+    if len(module.children) > _SHOWN:
+        children.append(f"... {len(module.children) - _SHOWN} more")
+    nested = [f"[{', '.join(children)}]"] if module.children else []
+    line = f"{module.kind}({', '.join([*name, *options, *nested])})"
+    return line if len(line) <= _LINE else line[: _LINE - 4] + "...)"
+
+
+# What the factories assume is not shown, nor what repeats the kind.
+_USUAL: Mapping[str, Any] = MappingProxyType(
+    {
+        "bias": True,
+        "dilation": (1, 1),
+        "eps": 1e-5,
+        "groups": 1,
+        "momentum": 0.1,
+        "padding": (0, 0, 0, 0),
+        "start": 1,
+        "weight": None,
+    }
+)
+
+
+def _visible(module: Module) -> list[tuple[str, Any]]:
+    shown = [(key, value) for key, value in module.options if key != "op"]
+    return [(k, v) for k, v in shown if k not in _USUAL or _USUAL[k] != v]
+
+
+def summary_rows(module: Module) -> list[tuple[str, str, str, int]]:
+    """Return a row (path, module, own parameters, number of their elements) for each module."""
+    rows = []
+    for path, part in module.modules():
+        own = ", ".join(f"{spec.name}{shape_text(spec.shape)}" for spec in part.specs)
+        label = text(part) if not part.children else part.kind
+        rows.append((path or part.kind, label, own, sum(spec.size for spec in part.specs)))
+    return rows
+
+
+def html(module: Module) -> str:
+    """Return a table with a row for each module, and the totals."""
+    cells = "".join(_row(row) for row in summary_rows(module))
+    specs = module.parameters()
+    buffers = sum(spec.size for spec in specs if spec.role is Role.BUFFER)
+    total = sum(spec.size for spec in specs) - buffers
+    heads = "".join(
+        f'<th style="text-align:left">{head}</th>' for head in ("path", "module", "own parameters")
+    )
+    count = '<th style="text-align:right">elements</th>'
+    caption = f"{escaping.escape(module.name or module.kind)}: {total:,} parameters"
+    caption += f", {buffers:,} elements of buffers" if buffers else ""
+    return (
+        f'<table><caption style="text-align:left"><b>{caption}</b></caption>'
+        f"<thead><tr>{heads}{count}</tr></thead><tbody>{cells}</tbody></table>"
+    )
+
+
+def _row(row: tuple[str, str, str, int]) -> str:
+    path, label, own, size = row
+    indent = path.count(".") * 1.2
+    return (
+        f'<tr><td style="text-align:left;padding-left:{indent + 0.5:.1f}em">'
+        f"{escaping.escape(path)}</td>"
+        f'<td style="text-align:left"><code>{escaping.escape(label)}</code></td>'
+        f'<td style="text-align:left"><code>{escaping.escape(own)}</code></td>'
+        f'<td style="text-align:right">{f"{size:,}" if size else ""}</td></tr>'
+    )

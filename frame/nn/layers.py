@@ -1,0 +1,479 @@
+"""Layers: factory functions that return Modules.
+
+Every layer takes an optional `name`, and `dtype` where it has parameters. Images are NCHW.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from frame import ops
+from frame.core.dtypes import DTypeLike, float32
+from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import numel, shape_text
+from frame.ir.graph import Value
+from frame.nn.module import Builder, Module, Scope, Shared
+from frame.nn.parameters import (
+    Initialiser,
+    ParamSpec,
+    buffer,
+    kaiming_uniform,
+    ones,
+    param,
+    uniform,
+    zeros,
+)
+from frame.ops.gradients import count
+
+Pair = int | Sequence[int]
+
+TORCH_GAIN = 1 / math.sqrt(3.0)
+"""The gain of torch's default: bounds of 1 / sqrt(fan_in)."""
+
+
+def _positive(what: str, value: int, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
+    return value
+
+
+def _pair(what: str, value: Pair, least: int = 1) -> tuple[int, int]:
+    """Return (height, width) of a number or a pair."""
+    items = (value, value) if isinstance(value, int) else tuple(value)
+    if len(items) != 2:
+        raise InvalidArgumentError(f"{what} must be a number or a pair, got {value!r}")
+    return _positive(what, items[0], least), _positive(what, items[1], least)
+
+
+def _padding(what: str, value: Pair) -> tuple[int, int, int, int]:
+    """Return (top, bottom, left, right) of a number, a pair (height, width), or all four."""
+    if not isinstance(value, int) and len(value) == 4:
+        top, bottom, left, right = (_positive(what, item, 0) for item in value)
+        return top, bottom, left, right
+    height, width = _pair(what, value, 0)
+    return height, height, width, width
+
+
+def _same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, int, int, int]:
+    total = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    top, left = total[0] // 2, total[1] // 2
+    return top, total[0] - top, left, total[1] - left
+
+
+def _layer(
+    kind: str,
+    builder: Builder,
+    options: Mapping[str, Any],
+    specs: Sequence[ParamSpec] = (),
+    name: str = "",
+) -> Module:
+    return Module(name, tuple(specs), (), builder, kind, tuple(options.items()))
+
+
+# --- linear and convolution -----------------------------------------------------------------------
+
+
+def _build_linear(self: Scope, x: Value) -> Value:
+    shared = self.options["weight"]
+    y = ops.matmul(x, self.weight if shared is None else self.shared(shared))
+    return ops.add(y, self.bias) if self.options["bias"] else y
+
+
+def Linear(
+    in_features: int,
+    out_features: int,
+    bias: bool = True,
+    *,
+    name: str = "",
+    dtype: DTypeLike = float32,
+    weight: Shared | None = None,
+    init: Initialiser | None = None,
+) -> Module:
+    """Return x @ weight + bias over the last axis: [..., in_features] -> [..., out_features].
+
+    The weight is stored [in_features, out_features]. Weight and bias begin as in torch: uniform
+    within 1 / sqrt(in_features); `init` replaces the weight's initialiser.
+
+    Args:
+        in_features: size of the last axis of x.
+        out_features: size of the last axis of the result.
+        bias: whether there is a bias.
+        name: the name in the parent.
+        dtype: the dtype of the parameters.
+        weight: a shared weight [in_features, out_features] that an ancestor declares.
+        init: the initialiser of the weight.
+    """
+    shape = (_positive("in_features", in_features), _positive("out_features", out_features))
+    if weight is not None and weight.spec.shape != shape:
+        raise InvalidArgumentError(
+            f"the shared weight of Linear must have the shape {shape_text(shape)}, received "
+            f"{shape_text(weight.spec.shape)}"
+        )
+    specs = []
+    if weight is None:
+        specs.append(param(shape, init or kaiming_uniform(TORCH_GAIN), dtype=dtype, name="weight"))
+    if bias:
+        specs.append(_bias(out_features, in_features, dtype))
+    options = {"in_features": in_features, "out_features": out_features, "bias": bias}
+    return _layer("Linear", _build_linear, {**options, "weight": weight}, specs, name)
+
+
+def _bias(size: int, fan_in: int, dtype: DTypeLike) -> ParamSpec:
+    bound = 1 / math.sqrt(fan_in)
+    return param(size, uniform(-bound, bound), dtype=dtype, name="bias")
+
+
+def _build_conv2d(self: Scope, x: Value) -> Value:
+    options = self.options
+    y = ops.conv2d(
+        x,
+        self.weight,
+        strides=options["stride"],
+        padding=options["padding"],
+        dilation=options["dilation"],
+        groups=options["groups"],
+    )
+    if not options["bias"]:
+        return y
+    return ops.add(y, ops.reshape(self.bias, (options["out_channels"], 1, 1)))
+
+
+def Conv2d(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair | str = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    bias: bool = True,
+    *,
+    name: str = "",
+    dtype: DTypeLike = float32,
+    init: Initialiser | None = None,
+) -> Module:
+    """Return the convolution [N, in_channels, H, W] -> [N, out_channels, H', W'].
+
+    The weight is [out_channels, in_channels / groups, height, width]; it and the bias begin as in
+    torch, uniform within 1 / sqrt(fan_in).
+
+    Args:
+        in_channels: channels of x.
+        out_channels: channels of the result.
+        kernel_size: the window, a number or (height, width).
+        stride: steps of the window.
+        padding: zeros around x: a number, (height, width), (top, bottom, left, right), or "same",
+            which keeps H and W at stride 1.
+        dilation: distance of neighbours in the window.
+        groups: independent slices of the channels.
+        bias: whether there is a bias.
+        name: the name in the parent.
+        dtype: the dtype of the parameters.
+        init: the initialiser of the weight.
+    """
+    kernel = _pair("kernel_size", kernel_size)
+    steps, spread = _pair("stride", stride), _pair("dilation", dilation)
+    for what, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if _positive(what, channels) % _positive("groups", groups):
+            raise InvalidArgumentError(f"{what}, {channels}, must divide into {groups} groups")
+    if isinstance(padding, str):
+        if padding != "same" or steps != (1, 1):
+            raise InvalidArgumentError(
+                f"padding must be numbers, or 'same' with a stride of 1; got {padding!r} with a "
+                f"stride of {steps}"
+            )
+        around = _same_padding(kernel, spread)
+    else:
+        around = _padding("padding", padding)
+    shape = (out_channels, in_channels // groups, *kernel)
+    specs = [param(shape, init or kaiming_uniform(TORCH_GAIN), dtype=dtype, name="weight")]
+    if bias:
+        specs.append(_bias(out_channels, math.prod(shape[1:]), dtype))
+    options = {
+        "in_channels": in_channels,
+        "out_channels": out_channels,
+        "kernel_size": kernel,
+        "stride": steps,
+        "padding": around,
+        "dilation": spread,
+        "groups": groups,
+        "bias": bias,
+    }
+    return _layer("Conv2d", _build_conv2d, options, specs, name)
+
+
+# --- pooling --------------------------------------------------------------------------------------
+
+
+def _pooling(
+    kind: str, builder: Builder, kernel: Pair, stride: Pair | None, padding: Pair, name: str
+) -> Module:
+    window = _pair("kernel_size", kernel)
+    options = {
+        "kernel_size": window,
+        "stride": window if stride is None else _pair("stride", stride),
+        "padding": _padding("padding", padding),
+    }
+    return _layer(kind, builder, options, (), name)
+
+
+def _pool_attributes(self: Scope) -> dict[str, Any]:
+    options = self.options
+    return {
+        "kernel": options["kernel_size"],
+        "strides": options["stride"],
+        "padding": options["padding"],
+    }
+
+
+def _build_max_pool2d(self: Scope, x: Value) -> Value:
+    y, _ = ops.max_pool2d(x, **_pool_attributes(self))
+    return y
+
+
+def _build_avg_pool2d(self: Scope, x: Value) -> Value:
+    return ops.avg_pool2d(x, **_pool_attributes(self))
+
+
+def MaxPool2d(
+    kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, *, name: str = ""
+) -> Module:
+    """Return the largest element of each window of [N, C, H, W]; the stride is the window's size.
+
+    `padding` is a number, (height, width) or (top, bottom, left, right), and never wins.
+    """
+    return _pooling("MaxPool2d", _build_max_pool2d, kernel_size, stride, padding, name)
+
+
+def AvgPool2d(
+    kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, *, name: str = ""
+) -> Module:
+    """Return the mean of each window of [N, C, H, W]; padding counts as zeros."""
+    return _pooling("AvgPool2d", _build_avg_pool2d, kernel_size, stride, padding, name)
+
+
+def _build_global_avg_pool2d(self: Scope, x: Value) -> Value:
+    return ops.mean(x, axes=(2, 3))
+
+
+def GlobalAvgPool2d(*, name: str = "") -> Module:
+    """Return the mean of each channel: [N, C, H, W] -> [N, C]."""
+    return _layer("GlobalAvgPool2d", _build_global_avg_pool2d, {}, (), name)
+
+
+# --- normalisation --------------------------------------------------------------------------------
+
+
+def _build_batch_norm2d(self: Scope, x: Value) -> Value:
+    options = self.options
+    eps = options["eps"]
+    if x.rank != 4:
+        raise InvalidArgumentError(
+            f"BatchNorm2d takes images [N, C, H, W], received the shape {shape_text(x.shape)}"
+        )
+    if not self.training:
+        return ops.batch_norm_infer(
+            x, self.gamma, self.beta, self.running_mean, self.running_var, eps=eps
+        )
+    y, mean, variance = ops.batch_norm_train(x, self.gamma, self.beta, eps=eps)
+    self.update("running_mean", _moved(self.running_mean, mean, options["momentum"]))
+    unbiased = ops.mul(variance, _bessel(x))
+    self.update("running_var", _moved(self.running_var, unbiased, options["momentum"]))
+    return y
+
+
+def _moved(running: Value, batch: Value, momentum: float) -> Value:
+    batch = ops.stop_gradient(batch)
+    return ops.add(ops.mul(running, 1.0 - momentum), ops.mul(batch, momentum))
+
+
+def _bessel(x: Value) -> Value | float:
+    """Return n / (n - 1) for the n elements of a channel, 1 for a single one."""
+    known = numel([size for axis, size in enumerate(x.shape) if axis != 1])
+    if isinstance(known, int):
+        return known / max(known - 1, 1)
+    elements = count(x, (0, 2, 3), x.dtype)
+    return ops.div(elements, ops.maximum(ops.sub(elements, 1.0), 1.0))
+
+
+def BatchNorm2d(
+    num_features: int,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
+    *,
+    name: str = "",
+    dtype: DTypeLike = float32,
+) -> Module:
+    """Return batch normalisation of [N, num_features, H, W] over N, H and W.
+
+    Parameters gamma and beta, buffers running_mean and running_var. Training normalises with the
+    statistics of the batch and moves the buffers: running = (1 - momentum) * running + momentum *
+    batch, with the unbiased variance, as torch does; inference normalises with the buffers.
+    Source: Ioffe, Szegedy, arXiv 1502.03167.
+    """
+    _positive("num_features", num_features)
+    if not 0 <= momentum <= 1:
+        raise InvalidArgumentError(f"momentum must be from 0 to 1, got {momentum!r}")
+    specs = (
+        param(num_features, ones(), dtype=dtype, name="gamma"),
+        param(num_features, zeros(), dtype=dtype, name="beta"),
+        buffer(num_features, zeros(), dtype=dtype, name="running_mean"),
+        buffer(num_features, ones(), dtype=dtype, name="running_var"),
+    )
+    options = {"num_features": num_features, "eps": float(eps), "momentum": float(momentum)}
+    return _layer("BatchNorm2d", _build_batch_norm2d, options, specs, name)
+
+
+def _build_layer_norm(self: Scope, x: Value) -> Value:
+    return ops.layer_norm(x, self.gamma, self.beta, eps=self.options["eps"])
+
+
+def LayerNorm(
+    features: int, eps: float = 1e-5, *, name: str = "", dtype: DTypeLike = float32
+) -> Module:
+    """Return layer normalisation over the last axis, with the parameters gamma and beta.
+
+    Source: Ba, Kiros, Hinton, arXiv 1607.06450.
+    """
+    specs = (
+        param(_positive("features", features), ones(), dtype=dtype, name="gamma"),
+        param(features, zeros(), dtype=dtype, name="beta"),
+    )
+    options = {"features": features, "eps": float(eps)}
+    return _layer("LayerNorm", _build_layer_norm, options, specs, name)
+
+
+# --- activations ----------------------------------------------------------------------------------
+
+
+def _build_activation(self: Scope, x: Value) -> Value:
+    options = dict(self.options)
+    return getattr(ops, options.pop("op"))(x, **options)
+
+
+def _activation(kind: str, op: str, name: str, **attributes: Any) -> Module:
+    return _layer(kind, _build_activation, {"op": op, **attributes}, (), name)
+
+
+def ReLU(*, name: str = "") -> Module:
+    """Return max(x, 0)."""
+    return _activation("ReLU", "relu", name)
+
+
+def Sigmoid(*, name: str = "") -> Module:
+    """Return 1 / (1 + exp(-x))."""
+    return _activation("Sigmoid", "sigmoid", name)
+
+
+def Tanh(*, name: str = "") -> Module:
+    """Return tanh(x)."""
+    return _activation("Tanh", "tanh", name)
+
+
+def GELU(approximate: str = "none", *, name: str = "") -> Module:
+    """Return x * Phi(x); `approximate` is "none" or "tanh"."""
+    return _activation("GELU", "gelu", name, approximate=approximate)
+
+
+def SiLU(*, name: str = "") -> Module:
+    """Return x * sigmoid(x)."""
+    return _activation("SiLU", "silu", name)
+
+
+def LeakyReLU(slope: float = 0.01, *, name: str = "") -> Module:
+    """Return x where x > 0, else slope * x."""
+    return _activation("LeakyReLU", "leaky_relu", name, slope=slope)
+
+
+def ELU(alpha: float = 1.0, *, name: str = "") -> Module:
+    """Return x where x > 0, else alpha * (exp(x) - 1)."""
+    return _activation("ELU", "elu", name, alpha=alpha)
+
+
+def ReLU6(*, name: str = "") -> Module:
+    """Return min(max(x, 0), 6)."""
+    return _activation("ReLU6", "relu6", name)
+
+
+def Hardswish(*, name: str = "") -> Module:
+    """Return x * relu6(x + 3) / 6."""
+    return _activation("Hardswish", "hardswish", name)
+
+
+def Softplus(*, name: str = "") -> Module:
+    """Return log(1 + exp(x))."""
+    return _activation("Softplus", "softplus", name)
+
+
+def Softmax(axis: int = -1, *, name: str = "") -> Module:
+    """Return softmax along an axis."""
+    return _activation("Softmax", "softmax", name, axis=axis)
+
+
+# --- structure ------------------------------------------------------------------------------------
+
+
+def _build_flatten(self: Scope, x: Value) -> Value:
+    start = self.options["start"]
+    if x.rank < start:
+        raise InvalidArgumentError(
+            f"Flatten joins the axes from {start} on, received the shape {shape_text(x.shape)}"
+        )
+    return ops.reshape(x, (*x.shape[:start], numel(x.shape[start:])))
+
+
+def Flatten(start: int = 1, *, name: str = "") -> Module:
+    """Join all axes from `start` on: [N, C, H, W] -> [N, C * H * W]."""
+    return _layer("Flatten", _build_flatten, {"start": _positive("start", start, 0)}, (), name)
+
+
+def _build_dropout(self: Scope, x: Value) -> Value:
+    rate = self.options["rate"]
+    if not self.training or rate == 0:
+        return x
+    return ops.dropout(x, self.counter(), rate)
+
+
+def Dropout(rate: float = 0.5, *, name: str = "") -> Module:
+    """Set elements to zero with probability `rate` and divide the others by 1 - rate, in training.
+
+    In inference it is the identity. The masks follow from the seed and the step, the counter that
+    becomes an input of the graph. Source: Srivastava et al., JMLR 15 (2014).
+    """
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1:
+        raise InvalidArgumentError(f"the rate of Dropout must be in [0, 1), got {rate!r}")
+    return _layer("Dropout", _build_dropout, {"rate": float(rate)}, (), name)
+
+
+def _build_sequential(self: Scope, *inputs: Any) -> Any:
+    values: Any = inputs
+    for position in range(len(self)):
+        values = self[position](*values)
+        values = values if isinstance(values, (tuple, list)) else (values,)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def Sequential(
+    name: str | Sequence[Module] = "",
+    children: Sequence[Module] = (),
+    *,
+    shared: Mapping[str, Shared] | None = None,
+) -> Module:
+    """Apply children one after another; several results of one are the inputs of the next.
+
+    Args:
+        name: the name, the first part of the paths of all parameters; may be left out.
+        children: the modules, called by their names or by their positions.
+        shared: shared parameters that this module owns for the layers below, by name.
+    """
+    if not isinstance(name, str):
+        name, children = "", name
+    for child in children:
+        if not isinstance(child, Module):
+            raise InvalidArgumentError(f"Sequential takes modules, received {child!r:.80}")
+    owned = dict(shared or {})
+    specs = tuple(entry.spec.renamed(key) for key, entry in owned.items())
+    positions = tuple(enumerate(owned.values()))
+    return Module(name, specs, tuple(children), _build_sequential, "Sequential", (), positions)

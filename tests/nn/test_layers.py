@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from frame import nn
+from frame.core.dtypes import float32, int64
+from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import Dim
+from frame.ir.graph import TensorType
+from frame.ops.interpreter import interpret
+
+BATCH = Dim.symbol("batch")
+
+
+def smooth(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def parameters(module, seed=0):
+    return [nn.materialize(spec, seed) for spec in module.parameters()]
+
+
+def run(module, *inputs, mode="infer", given=None, extra=()):
+    types = [TensorType(float32 if x.dtype.kind == "f" else int64, x.shape) for x in inputs]
+    graph = nn.build_graph(module, types, mode)
+    values = parameters(module) if given is None else given
+    return interpret(graph, [*inputs, *values, *extra])
+
+
+def test_linear():
+    module = nn.Linear(5, 3)
+    x = smooth(2, 4, 5)
+    (y,) = run(module, x)
+    weight, bias = (np.float64(p) for p in parameters(module))
+    assert weight.shape == (5, 3)
+    np.testing.assert_allclose(y, x @ weight + bias, rtol=1e-12)
+    assert abs(weight).max() <= 1 / math.sqrt(5) and abs(bias).max() <= 1 / math.sqrt(5)
+    assert [s.name for s in nn.Linear(5, 3, bias=False).parameters()] == ["weight"]
+
+
+def test_conv2d_with_bias_groups_and_padding():
+    module = nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), groups=2)
+    weight, bias = (np.float64(p) for p in parameters(module))
+    assert weight.shape == (6, 2, 3, 2) and bias.shape == (6,)
+    x = smooth(2, 4, 5, 6)
+    (y,) = run(module, x)
+    padded = np.pad(np.float64(x), ((0, 0), (0, 0), (1, 1), (0, 0)))
+    expected = np.zeros((2, 6, 3, 5))
+    for n, o, i, j in np.ndindex(expected.shape):
+        group = o // 3
+        window = padded[n, 2 * group : 2 * group + 2, 2 * i : 2 * i + 3, j : j + 2]
+        expected[n, o, i, j] = np.sum(window * weight[o]) + bias[o]
+    np.testing.assert_allclose(y, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (4, 1), (3, 2), ((1, 5), (1, 3))])
+def test_same_padding_keeps_the_size(kernel, dilation):
+    module = nn.Conv2d(1, 1, kernel, padding="same", dilation=dilation)
+    (y,) = run(module, smooth(1, 1, 9, 11))
+    assert y.shape == (1, 1, 9, 11)
+
+
+def test_pooling():
+    x = smooth(1, 2, 5, 6)
+    (largest,) = run(nn.MaxPool2d(2), x)
+    np.testing.assert_array_equal(largest[0, 0, 0, 0], x[0, 0, :2, :2].max())
+    assert largest.shape == (1, 2, 2, 3)
+    (mean,) = run(nn.AvgPool2d(3, stride=1, padding=1), x)
+    assert mean.shape == x.shape
+    np.testing.assert_allclose(mean[0, 1, 0, 0], np.float64(x[0, 1, :2, :2]).sum() / 9)
+    (everything,) = run(nn.GlobalAvgPool2d(), x)
+    np.testing.assert_allclose(everything, np.float64(x).mean((2, 3)), rtol=1e-12)
+
+
+def test_batch_norm_trains_and_infers_as_torch_does():
+    module = nn.BatchNorm2d(3, momentum=0.2)
+    x = smooth(4, 3, 2, 2) * 2 + 1
+    gamma, beta = smooth(3, seed=1), smooth(3, seed=2)
+    mean, variance = smooth(3, seed=3), abs(smooth(3, seed=4)) + 0.5
+    given = [gamma, beta, mean, variance]
+    wide = np.float64(x)
+
+    def normalised(m, v):
+        m, v, g, b = (np.float64(a).reshape(3, 1, 1) for a in (m, v, gamma, beta))
+        return (wide - m) / np.sqrt(v + 1e-5) * g + b
+
+    (y,) = run(module, x, given=given)
+    np.testing.assert_allclose(y, normalised(mean, variance), rtol=1e-10, atol=1e-12)
+    y, new_mean, new_variance = run(module, x, mode="train", given=given)
+    own_mean, own = wide.mean((0, 2, 3)), wide.var((0, 2, 3))
+    np.testing.assert_allclose(y, normalised(own_mean, own), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(new_mean, 0.8 * np.float64(mean) + 0.2 * own_mean, rtol=1e-6)
+    unbiased = own * 16 / 15
+    np.testing.assert_allclose(new_variance, 0.8 * np.float64(variance) + 0.2 * unbiased, rtol=1e-6)
+
+
+def test_batch_norm_over_a_symbolic_batch_counts_at_run_time():
+    module = nn.BatchNorm2d(2)
+    graph = nn.build_graph(module, [TensorType(float32, (BATCH, 2, 3, 3))], "train")
+    for batch in (1, 5):
+        x = smooth(batch, 2, 3, 3)
+        fixed = nn.build_graph(module, [TensorType(float32, x.shape)], "train")
+        ours = interpret(graph, [x, *parameters(module)])
+        theirs = interpret(fixed, [x, *parameters(module)])
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_batch_norm_of_a_single_element_keeps_the_variance_finite():
+    results = run(nn.BatchNorm2d(2), smooth(1, 2, 1, 1), mode="train")
+    assert all(np.isfinite(r).all() for r in results)
+    graph = nn.build_graph(nn.BatchNorm2d(2), [TensorType(float32, (BATCH, 2, 1, 1))], "train")
+    results = interpret(graph, [smooth(1, 2, 1, 1), *parameters(nn.BatchNorm2d(2))])
+    assert all(np.isfinite(r).all() for r in results)
+
+
+def test_layer_norm_and_flatten():
+    x = smooth(2, 3, 4)
+    (y,) = run(nn.LayerNorm(4), x)
+    np.testing.assert_allclose(y.mean(-1), np.zeros((2, 3)), atol=1e-7)
+    (flat,) = run(nn.Flatten(), x)
+    np.testing.assert_array_equal(flat, x.reshape(2, 12))
+    graph = nn.build_graph(nn.Flatten(), [TensorType(float32, (BATCH, 3, 4))])
+    assert graph.outputs[0].shape == (BATCH, 12)
+    assert run(nn.Flatten(0), x)[0].shape == (24,)
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        (nn.ReLU(), lambda x: np.maximum(x, 0)),
+        (nn.Sigmoid(), lambda x: 1 / (1 + np.exp(-x))),
+        (nn.Tanh(), np.tanh),
+        (nn.SiLU(), lambda x: x / (1 + np.exp(-x))),
+        (nn.GELU(), lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2),
+        (nn.LeakyReLU(0.2), lambda x: np.where(x > 0, x, 0.2 * x)),
+        (nn.ELU(), lambda x: np.where(x > 0, x, np.expm1(x))),
+        (nn.ReLU6(), lambda x: np.clip(x, 0, 6)),
+        (nn.Hardswish(), lambda x: x * np.clip(x + 3, 0, 6) / 6),
+        (nn.Softplus(), lambda x: np.log1p(np.exp(x))),
+        (nn.Softmax(), lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_activations(module, function):
+    x = smooth(3, 5) * 3
+    (y,) = run(module, x)
+    np.testing.assert_allclose(y, function(np.float64(x)), rtol=1e-10, atol=1e-12)
+    assert module.parameters() == ()
+
+
+def test_dropout_drops_in_training_only():
+    x = np.ones((50, 40), np.float32)
+    np.testing.assert_array_equal(run(nn.Dropout(0.3), x)[0], x)
+    first = np.array([1, 0], np.uint64)
+    (y,) = run(nn.Dropout(0.3), x, mode="train", extra=[first])
+    assert set(np.unique(y)) == {0.0, np.unique(y)[-1]}
+    np.testing.assert_allclose(np.unique(y)[-1], 1 / 0.7, rtol=1e-6)
+    share = float((y == 0).mean())
+    assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / x.size)
+    (again,) = run(nn.Dropout(0.3), x, mode="train", extra=[first])
+    np.testing.assert_array_equal(y, again)
+    (later,) = run(nn.Dropout(0.3), x, mode="train", extra=[np.array([1, 1], np.uint64)])
+    assert not np.array_equal(y, later)
+    graph = nn.build_graph(nn.Dropout(0.0), [TensorType(float32, (2,))], "train")
+    assert len(graph.inputs) == 1
+
+
+def test_two_dropouts_draw_different_masks():
+    x = np.ones((30, 30), np.float32)
+    model = nn.Sequential([nn.Dropout(0.5), nn.Dropout(0.5)])
+    (y,) = run(model, x, mode="train", extra=[np.array([1, 0], np.uint64)])
+    assert abs(float((y != 0).mean()) - 0.25) < 5 * math.sqrt(0.25 * 0.75 / x.size)
+
+
+def test_losses():
+    prediction, target = smooth(4, 3), smooth(4, 3, seed=1)
+    wide = (np.float64(prediction) - target) ** 2
+    np.testing.assert_allclose(run(nn.MseLoss(), prediction, target)[0], wide.mean())
+    np.testing.assert_allclose(run(nn.MseLoss("sum"), prediction, target)[0], wide.sum())
+    np.testing.assert_allclose(run(nn.MseLoss("none"), prediction, target)[0], wide)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_cross_entropy_loss(smoothing):
+    logits, labels = smooth(6, 4), np.array([0, 3, 1, 1, 2, 0])
+    wide = np.float64(logits)
+    log = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    target = np.full((6, 4), smoothing / 4) + (1 - smoothing) * np.eye(4)[labels]
+    rows = -(target * log).sum(-1)
+    # The smoothing is a float32 constant of the graph.
+    for reduction, expected in (("mean", rows.mean()), ("sum", rows.sum()), ("none", rows)):
+        module = nn.CrossEntropyLoss(smoothing, reduction)
+        np.testing.assert_allclose(run(module, logits, labels)[0], expected, rtol=1e-6)
+
+
+def test_sequential_passes_several_results_on():
+    @nn.module
+    def split(self, x):
+        return x * 2.0, x + 1.0
+
+    @nn.module
+    def join(self, a, b):
+        return a - b
+
+    (y,) = run(nn.Sequential([split, join]), np.array([3.0], np.float32))
+    assert y.tolist() == [2.0]
+    assert run(nn.Sequential([]), np.array([3.0], np.float32))[0].tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Linear(0, 3), "in_features must be an integer of at least 1"),
+        (lambda: nn.Linear(2, 3.0), "out_features"),
+        (lambda: nn.Conv2d(3, 4, 3, groups=2), "must divide into 2 groups"),
+        (lambda: nn.Conv2d(2, 4, 0), "kernel_size"),
+        (lambda: nn.Conv2d(2, 4, 3, stride=2, padding="same"), "stride of 1"),
+        (lambda: nn.Conv2d(2, 4, 3, padding="valid"), "'same'"),
+        (lambda: nn.Conv2d(2, 4, 3, padding=-1), "padding"),
+        (lambda: nn.Conv2d(2, 4, (3, 3, 3)), "a number or a pair"),
+        (lambda: nn.MaxPool2d(2, stride=0), "stride"),
+        (lambda: nn.Dropout(1.0), r"\[0, 1\)"),
+        (lambda: nn.Dropout(-0.1), r"\[0, 1\)"),
+        (lambda: nn.BatchNorm2d(4, momentum=1.5), "momentum"),
+        (lambda: nn.CrossEntropyLoss(1.5), "label_smoothing"),
+        (lambda: nn.MseLoss("average"), "mean, sum, none"),
+        (lambda: nn.Sequential("s", [3]), "takes modules"),
+        (lambda: nn.LayerNorm(0), "features"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()
+
+
+def test_bad_inputs_are_named():
+    with pytest.raises(InvalidArgumentError, match=r"in module norm \(BatchNorm2d\).*N, C, H, W"):
+        nn.build_graph(nn.BatchNorm2d(3, name="norm"), [TensorType(float32, (2, 3))])
+    with pytest.raises(InvalidArgumentError, match="in module conv"):
+        nn.build_graph(nn.Conv2d(3, 4, 3, name="conv"), [TensorType(float32, (1, 2, 5, 5))])
