@@ -160,10 +160,12 @@ class Facts:
         return fold_dag(expression, self._forms, self._visit)
 
     def _visit(self, node: Expr, args: list[LinearForm]) -> LinearForm:
-        if isinstance(node, Const) and isinstance(node.value, int):
+        if node.type == INDEX and isinstance(node, Const):
             return LinearForm({}, int(node.value))
-        rule = _FORM_RULES.get(getattr(node, "op", None)) if node.type == INDEX else None
-        found = rule(*args) if rule is not None else None
+        found = None
+        if node.type == INDEX and isinstance(node, (Unary, Binary)):
+            rule = _FORM_RULES.get(node.op)
+            found = rule(*args) if rule is not None else None
         return LinearForm({self.canonical(node): 1}) if found is None else found
 
     def canonical(self, node: Expr) -> Expr:

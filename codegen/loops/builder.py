@@ -199,7 +199,19 @@ def shuffle(a: Expr, b: Expr, pattern: Sequence[int]) -> Expr:
 
 def reduce(op: BinaryOp, x: Expr) -> Expr:
     """Reduce the lanes of a vector to a scalar, by halves; a scalar stays."""
-    return x if x.type.lanes == 1 else Reduce(op, x)
+    if x.type.lanes == 1:
+        return x
+    if op in _IDEMPOTENT and isinstance(x, (Broadcast, Const)):
+        return extract(x, 0)
+    return Reduce(op, x)
+
+
+_IDEMPOTENT = frozenset(
+    {
+        *(BinaryOp.MIN, BinaryOp.MAX, BinaryOp.MINIMUM, BinaryOp.MAXIMUM),
+        *(BinaryOp.AND, BinaryOp.OR),
+    }
+)
 
 
 def sum_lanes(x: Expr) -> Expr:

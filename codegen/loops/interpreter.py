@@ -519,6 +519,8 @@ def _places(
     """Return the flat places of an access; checked in the lanes where the mask is true."""
     if buffer.lanes > 1:
         return _vector_places(buffer, memory, indices, frame)
+    if mask is None and all(type(index) is int for index in indices):
+        return _scalar_place(buffer, memory, indices, frame)
     flat: Any = memory.offset
     for axis, index in enumerate(indices):
         _check_index(buffer, memory, axis, index, mask, frame)
@@ -531,6 +533,20 @@ def _places(
             f"{_shown([used])} of memory that has {memory.array.size}"
         )
     return places if mask is None else np.broadcast_to(places, np.shape(mask))
+
+
+def _scalar_place(buffer: Buffer, memory: Memory, indices: Sequence[Any], frame: _Frame) -> Array:
+    flat = memory.offset
+    for axis, (index, extent) in enumerate(zip(indices, memory.shape, strict=True)):
+        if not 0 <= index < extent:
+            _check_index(buffer, memory, axis, index, None, frame)
+        flat += index * memory.strides[axis]
+    if not 0 <= flat < memory.array.size:
+        raise InternalError(
+            f"{frame.where}: buffer {buffer.name} at indices {_shown(indices)} is element "
+            f"{flat} of memory that has {memory.array.size}"
+        )
+    return np.array([flat])
 
 
 def _vector_places(
@@ -583,13 +599,6 @@ def _compile(roots: tuple[Expr, ...]) -> tuple[list[Step], list[int]]:
 
 def _array(value: Value) -> Array:
     return np.array([value], np.int64) if isinstance(value, int) else value
-
-
-def _settle(value: Array, expression: Expr) -> Value:
-    """Turn the lanes of an index scalar into the int that stands for it."""
-    if expression.type == INDEX:
-        return int(value[0])
-    return value
 
 
 def _const(e: Const, slots: list[int]) -> Step:
@@ -652,10 +661,12 @@ def _compare(e: Compare, slots: list[int]) -> Step:
 
 def _apply(e: Expr, function: Callable[..., Array], slots: list[int]) -> Step:
     """Return the step that applies a numpy function to the operands."""
+    scalar = e.type == INDEX  # an index scalar is a Python int
 
     def step(values: list[Any], frame: _Frame) -> Value:
         try:
-            return _settle(function(*(_array(values[slot]) for slot in slots)), e)
+            result = function(*[_array(values[slot]) for slot in slots])
+            return int(result[0]) if scalar else result
         except InternalError as error:
             raise InternalError(f"{frame.where}: {error}") from None
 
@@ -673,7 +684,7 @@ def _ramp(e: Ramp, slots: list[int]) -> Step:
 
 
 def _load(e: Load, slots: list[int]) -> Step:
-    rank = len(e.indices)
+    rank, scalar = len(e.indices), e.type == INDEX
 
     def step(values: list[Any], frame: _Frame) -> Value:
         memory = frame.memory.get(e.buffer)
@@ -683,10 +694,11 @@ def _load(e: Load, slots: list[int]) -> Step:
         mask = values[slots[rank]] if e.mask is not None else None
         places = _places(e.buffer, memory, indices, mask, frame)
         if mask is None:
-            return _settle(memory.array[places], e)
-        result = np.zeros(len(mask), memory.array.dtype)
-        result[mask] = memory.array[places[mask]]
-        return _settle(result, e)
+            result = memory.array[places]
+        else:
+            result = np.zeros(len(mask), memory.array.dtype)
+            result[mask] = memory.array[places[mask]]
+        return int(result[0]) if scalar else result
 
     return step
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.affine import Facts
+from frame.codegen.loops.affine import Facts, variables
 from frame.codegen.loops.dependence import accesses
 from frame.codegen.loops.ir import Alloc, Block, Buffer, Expr, For, Load, LoopKind, Scope, Stmt
 from frame.codegen.loops.rewrites.common import ScheduleError, require
 from frame.codegen.loops.rewrites.unroll import unroll
-from frame.codegen.loops.traverse import Args, Mapper, loads, rebuild, stem_of
+from frame.codegen.loops.traverse import (
+    Args,
+    Mapper,
+    bound_variables,
+    loads,
+    rebuild,
+    stem_of,
+    walk,
+)
 
 
 def stage(
@@ -51,6 +59,8 @@ def _check(
         raise ScheduleError(
             f"stage: {name} has rank {rank}, received {len(starts)} starts and extents {extents}"
         )
+    inside = {var for s in walk((loop,)) for var in bound_variables(s)}
+    require(not variables(starts) & inside, loop, f"can't stage {name}: the window moves inside it")
     touched = [a for a in accesses((loop,)) if a.buffer is memory]
     require(not any(a.writes for a in touched), loop, f"can't stage {name}: it is written")
     for read in loads((loop,)):

@@ -285,19 +285,24 @@ class _Widener:
         if all(arg.stride == 0 for arg in args):
             mask = self.some if own is None else _both(own.base, self.some)
             return Lanes(b.load(memory, [arg.base for arg in args[:rank]], mask))
+        self.no_register(memory)
         indices = [self.operand(arg) for arg in args[:rank]]
         if all(index.type.lanes == 1 for index in indices):
             indices[-1] = b.broadcast(indices[-1], self.lanes)  # only the mask varies
         mask = _both(self.mask, None if own is None else self.spread(own))
         return Lanes(b.load(memory, indices, mask), None)
 
+    def no_register(self, memory: Buffer) -> None:
+        near = memory.scope is Scope.REGISTER
+        require(not near, self.loop, "can't be vectorised: a register index depends on the lane")
+
     def private_load(self, memory: Buffer, args: list[Lanes]) -> Expr:
         return b.load(memory, self.private_indices(memory, args))
 
     def private_indices(self, memory: Buffer, args: list[Lanes]) -> list[Expr]:
         if memory.scope is Scope.REGISTER:
-            uniform = all(arg.stride == 0 for arg in args)
-            require(uniform, self.loop, "can't be vectorised: a register index depends on the lane")
+            if any(arg.stride != 0 for arg in args):
+                self.no_register(memory)
             return [arg.base for arg in args]
         return [*(self.operand(arg) for arg in args), b.ramp(b.index(0), self.lanes)]
 
@@ -331,6 +336,7 @@ class _Widener:
         mask = _both(self.mask, None if s.mask is None else self.vector(s.mask))
         if memory is not s.buffer:
             return (self.private_store(memory, places, value, mask),)
+        self.no_register(memory)
         indices = [self.operand(place) for place in places]
         if all(index.type.lanes == 1 for index in indices):
             require(False, self.loop, f"can't be vectorised: all lanes store to one {memory.name}")
