@@ -43,11 +43,12 @@ def _outermost(kernel: Kernel) -> For:
 def _chunks(loop: For, grain: Expr) -> For:
     if b.constant_value(grain) == 1:
         return For(LoopKind.PARALLEL, loop.var, loop.extent, loop.body)
-    require((b.constant_value(grain) or 1) > 0, loop, "can't run in parallel: the grain is below 1")
+    known = b.constant_value(grain)
+    require(known is None or known > 0, loop, "can't run in parallel: the grain is below 1")
     chunk, var = fresh("chunk"), fresh(stem_of(loop.var.name))
     start = b.mul(chunk, grain)
     body = Substitution({loop.var: b.add(start, var)}).block(loop.body)
-    exact = b.constant_value(grain) is not None and b.constant_value(loop.extent) is not None
+    exact = known is not None and b.constant_value(loop.extent) is not None
     even = exact and b.constant_value(b.rem(loop.extent, grain)) == 0
     count = grain if even else b.min_(grain, b.sub(loop.extent, start))
     inner = For(loop.kind, var, count, body)
