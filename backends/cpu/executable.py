@@ -26,6 +26,7 @@ from frame.backends.cpu.pool import get_pool
 from frame.core.errors import InternalError, InvalidArgumentError, OutOfMemoryError
 from frame.core.shapes import Dim, match_shape
 from frame.hal.interfaces import KernelTime, Port, Signature
+from frame.ir.constraints import check_constraints
 from frame.ir.graph import TensorType
 from frame.ir.plan import MemoryPlan
 
@@ -297,9 +298,9 @@ class CpuExecutable:
         with self._lock if not self._updates else contextlib.nullcontext():
             found = self._tables.get(values)
             if found is None:
-                offsets = self.artifact.plan.fill(
-                    dict(zip(self.signature.symbols, values, strict=True))
-                )
+                bindings = dict(zip(self.signature.symbols, values, strict=True))
+                check_constraints(self.signature.constraints, bindings)
+                offsets = self.artifact.plan.fill(bindings)
                 table = _FFI.new("int64_t[]", list(offsets.offsets) or [0])
                 found = self._tables[values] = (offsets.arena_size, table)
                 if len(self._tables) > _BINDINGS:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from frame.core.devices import Device
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
+from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph, Node, Role, TensorType
 from frame.ir.plan import MemoryPlan
 
@@ -36,6 +37,7 @@ class Signature:
     outputs: tuple[Port, ...]
     symbols: tuple[str, ...] = ()
     updates: tuple[int, ...] = ()  # input positions that the run overwrites
+    constraints: tuple[Constraint, ...] = ()  # what the values of the symbols must meet
 
 
 @dataclass(frozen=True, slots=True, eq=False)

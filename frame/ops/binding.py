@@ -1,31 +1,14 @@
-"""Checking a graph of symbolic shapes against values of its symbols.
-
-A type rule accepts what may hold for some values of a symbol (`x[:10]` on an axis of size batch).
-Whoever binds the symbols calls `check_binding` once for each new set of values, before it runs
-code that relies on the shapes.
-"""
+"""Binding symbols: which values of its symbols a graph accepts, and attributes with values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from frame.core.errors import InternalError, InvalidArgumentError
-from frame.core.shapes import Dim, bind_shape, shape_symbols
-from frame.ir.graph import Attribute, Graph, Node, TensorType
-from frame.ops.record import Trait
+from frame.core.shapes import Dim, Size, shape_text
+from frame.ir.constraints import Constraint, check_constraints, is_natural
+from frame.ir.graph import Attribute, Graph, Node
 from frame.ops.registry import lookup
-
-
-def bind_type(type_: TensorType, bindings: Mapping[str, int]) -> TensorType:
-    """Return the type with its symbols replaced by their values.
-
-    Raises:
-        NotFoundError: a symbol has no value.
-        InvalidArgumentError: a size becomes negative, or the number of elements overflows.
-    """
-    return replace(type_, shape=bind_shape(type_.shape, bindings))
 
 
 def bind_attributes(
@@ -35,19 +18,28 @@ def bind_attributes(
     return {name: _bind(value, bindings) for name, value in attributes.items()}
 
 
+def constraints(graph: Graph) -> tuple[Constraint, ...]:
+    """Return what the symbols of a graph must meet, its bodies included.
+
+    Conditions that hold for all values are left out, and so are repeated ones. They hold for the
+    graph that is given: passes may remove the nodes that ask, so collect them from the declared
+    graph.
+    """
+    found: dict[Dim, Constraint] = {}
+    for constraint in _collect(graph, graph):
+        found.setdefault(constraint.size, constraint)
+    return tuple(found.values())
+
+
 def check_binding(graph: Graph, bindings: Mapping[str, int]) -> None:
-    """Check that the shapes of all nodes hold for these values of the symbols.
+    """Check that a graph accepts these values of its symbols.
 
     Raises:
         NotFoundError: a symbol has no value.
-        InvalidArgumentError: a size becomes negative or an op does not accept the shapes; the
-            message names the node, its place in the model, and the values.
+        InvalidArgumentError: an op does not accept the sizes; the message names the node, its
+            place in the model, and the values.
     """
-    for node in graph.nodes:
-        for _, body in node.bodies:
-            check_binding(body, bindings)
-        if _is_symbolic(node):
-            _check_node(graph, node, bindings)
+    check_constraints(constraints(graph), bindings)
 
 
 def _bind(value: Any, bindings: Mapping[str, int]) -> Any:
@@ -58,33 +50,21 @@ def _bind(value: Any, bindings: Mapping[str, int]) -> Any:
     return value
 
 
-def _is_symbolic(node: Node) -> bool:
-    shapes = (*node.operands, *node.results)
-    if any(shape_symbols(value.shape) for value in shapes):
-        return True
-    return any(
-        isinstance(item, Dim)
-        for value in node.attributes.values()
-        for item in (value if isinstance(value, tuple) else (value,))
-    )
+def _collect(graph: Graph, top: Graph) -> Iterator[Constraint]:
+    for node in graph.nodes:
+        for _, body in node.bodies:
+            # The origins of a fused body lead to the locations of the graph around it.
+            yield from _collect(body, body if body.locations else top)
+        for size, text in _conditions(node):
+            if isinstance(size, Dim) and not is_natural(size):
+                place = str(top.location(node))
+                name = f"{node.op} ({place})" if place else node.op
+                yield Constraint(size, f"{name} needs {text}")
 
 
-def _check_node(graph: Graph, node: Node, bindings: Mapping[str, int]) -> None:
-    try:
-        results = tuple(bind_type(value.type, bindings) for value in node.results)
-        record = lookup(node.op)
-        # Broadcasting takes equal sizes only, so it holds for all values; bodies are checked above.
-        if Trait.ELEMENTWISE in record.traits or any(node.bodies):
-            return
-        operands = tuple(bind_type(value.type, bindings) for value in node.operands)
-        _, types = record.check(operands, bind_attributes(node.attributes, bindings))
-    except InvalidArgumentError as error:
-        values = ", ".join(f"{name}={value}" for name, value in sorted(bindings.items()))
-        place = str(graph.location(node))
-        raise InvalidArgumentError(
-            f"{node.op}{f' ({place})' if place else ''} does not hold with {values}: {error}"
-        ) from None
-    if tuple(type_.shape for type_ in types) != tuple(type_.shape for type_ in results):
-        raise InternalError(
-            f"the type rule of {node.op} gives {results} for symbols and {types} for {bindings}"
-        )
+def _conditions(node: Node) -> Iterable[tuple[Size, str]]:
+    types = tuple(operand.type for operand in node.operands)
+    yield from lookup(node.op).constraints(types, node.attributes)
+    for result in node.results:
+        for size in result.shape:
+            yield size, f"sizes of 0 or more in its result {shape_text(result.shape)}"

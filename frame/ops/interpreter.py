@@ -60,7 +60,8 @@ def interpret(
     arrays = _check_inputs(graph, inputs)
     solved = dict(bindings or {})
     _solve(graph, arrays, solved)
-    check_binding(graph, solved)
+    if solved:
+        check_binding(graph, solved)
     with _activate(_Run(solved, precision == "native")):
         return [np.array(result) for result in run_body(graph, arrays)]
 

@@ -72,6 +72,14 @@ def _check_bounds(shape: Shape, axis: int, start: Size, stop: Size) -> None:
             )
 
 
+def _slice_constraints(operands: Types, values: Attributes) -> Iterable[tuple[Size, str]]:
+    bounds = zip(values["starts"], values["stops"], operands[0].shape, strict=True)
+    for axis, (start, stop, size) in enumerate(bounds):
+        yield start, f"a start of 0 or more on axis {axis}, where it is {start}"
+        yield stop - start, f"start <= stop on axis {axis}, where they are {start} and {stop}"
+        yield size - stop, f"stop <= size on axis {axis}, where they are {stop} and {size}"
+
+
 def _last(start: Size, stop: Size, step: int) -> Size:
     """Return the canonical stop: right behind the last element taken."""
     if step == 1 or isinstance(start, Dim) or isinstance(stop, Dim) or start == stop:
@@ -157,6 +165,7 @@ register(
         traits=_VIEW,
         samples=_slice_samples,
         canonicalize=_slice_canonical,
+        constraints=_slice_constraints,
     )
 )
 
@@ -247,6 +256,10 @@ register(
         traits=_VIEW,
         samples=_pad_samples,
         canonicalize=_pad_canonical,
+        constraints=lambda operands, values: (
+            (size, f"sizes of 0 or more to add, where one is {size}")
+            for size in (*values["low"], *values["high"])
+        ),
     )
 )
 

@@ -14,7 +14,7 @@ import numpy as np
 from frame.core.devices import HOST
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Dim, numel, shape_text
+from frame.core.shapes import Dim, Size, numel, shape_text
 from frame.ir.graph import Attribute, Constant, Graph, TensorType, Value
 
 
@@ -121,9 +121,19 @@ Canonicalize = Callable[[tuple[TensorType, ...], Mapping[str, Attribute]], Mappi
 InferTypes = Callable[
     [tuple[TensorType, ...], Mapping[str, Attribute]], TensorType | tuple[TensorType, ...]
 ]
+Constraints = Callable[
+    [tuple[TensorType, ...], Mapping[str, Attribute]], Iterable[tuple[Size, str]]
+]
 Reference = Callable[..., Any]  # (operands: list[np.ndarray], attributes) -> array or tuple
 Gradient = Callable[[GradientContext], Sequence[Value | None]]
 Decomposition = Callable[[tuple[Value, ...], Mapping[str, Attribute]], Value | tuple[Value, ...]]
+
+
+def unconstrained(
+    operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+) -> Iterable[tuple[Size, str]]:
+    """Accept all values of the symbols: the constraints of most ops."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,9 @@ class OpDef:
     `canonicalize` brings attributes into their one normal form with the operand types at hand (a
     negative axis, a -1 in a shape), so that nodes that mean the same are equal; what it returns it
     must leave alone when given it again. Results lie on the device of the operands.
+
+    `constraints` yields (size, text) pairs: where a size is symbolic and turns out negative once
+    symbols are bound, the graph refuses the values and says that the op needs what `text` says.
 
     `reference` receives float operands in float64 (and integers as they are) and the attributes
     with symbols already bound to ints; its results are cast to the inferred dtypes by the
@@ -152,6 +165,7 @@ class OpDef:
     decomposition: Decomposition | None = None
     samples: Callable[[], Iterable[Sample]] = tuple
     canonicalize: Canonicalize | None = None
+    constraints: Constraints = unconstrained
 
     def check(
         self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]

@@ -25,6 +25,7 @@ from frame.ops.record import (
     Operand,
     Sample,
     Trait,
+    unconstrained,
 )
 from frame.ops.registry import register
 
@@ -72,6 +73,16 @@ def _infer(
         return TensorType(result or x.dtype, shape)
 
     return infer
+
+
+def _some_elements(
+    operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+) -> Iterable[tuple[Size, str]]:
+    """Ask for one element or more to choose from, wherever the result has elements."""
+    (x,), axes = operands, _axes_of(attributes)
+    if 0 not in x.shape:
+        for axis in axes:
+            yield x.shape[axis] - 1, f"an element or more on axis {axis} of {shape_text(x.shape)}"
 
 
 def _reference(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,6 +173,7 @@ def _reduction(
             decomposition=decomposition,
             samples=_cases(name, low, 2.0, kinds, empty, smooth),
             canonicalize=_canonical_axes,
+            constraints=_some_elements if needs_elements else unconstrained,
         )
     )
 
@@ -364,6 +376,7 @@ def _position(name: str, word: str, function: Callable[..., Any]) -> None:
             canonicalize=lambda operands, attributes: {
                 "axis": normalize_axis(attributes["axis"], operands[0].rank)
             },
+            constraints=_some_elements,
         )
     )
 

@@ -141,9 +141,11 @@ class _Run:
         self.profiled = profile
         self.times: list[KernelTime] = []
         self.streams: dict[Device, Any] = {}
-        shapes = [port.type.shape for port in program.signature.inputs]
+        ports = program.signature.inputs
         self.bindings: dict[str, int] = {}
-        match_shapes(shapes, [np.shape(array) for array in inputs], self.bindings)
+        match_shapes(
+            ((p.type.shape, np.shape(a)) for p, a in zip(ports, inputs, strict=True)), self.bindings
+        )
 
     def results(self) -> list[np.ndarray]:
         """Run every step, wait for all devices, and return the results as host arrays."""

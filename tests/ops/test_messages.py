@@ -12,7 +12,7 @@ from frame.core.shapes import Dim
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import TensorType
 from frame.ops import registry
-from frame.ops.binding import check_binding
+from frame.ops.binding import check_binding, constraints
 from frame.ops.interpreter import interpret
 from frame.ops.record import NoGradient, OpDef, Operand
 
@@ -163,12 +163,44 @@ def test_binding_names_the_node_and_the_values():
         builder.output(ops.max(x, 0))
     graph = builder.finish()
     check_binding(graph, {"batch": 4})
-    with pytest.raises(
-        InvalidArgumentError, match=r"slice \(head, .*\) does not hold with batch=3"
-    ):
+    pattern = r"slice \(head, .*\) needs stop <= size on axis 0.*4 and batch.*with batch=3"
+    with pytest.raises(InvalidArgumentError, match=pattern):
         check_binding(graph, {"batch": 3})
     with pytest.raises(NotFoundError, match="batch"):
         check_binding(graph, {})
+
+
+def test_constraints_are_few():
+    """What holds for all values leaves none, and one condition is kept once."""
+    with GraphBuilder("model") as builder:
+        x = builder.input(f(BATCH, SEQ), name="x")
+        y = ops.concat([x, x[:, 1:]], 1)
+        builder.output(ops.sum(ops.relu(y) @ ops.transpose(y), 0))
+        builder.output(x[:, 1:] + 1.0)
+    assert [c.size for c in constraints(builder.finish())] == [SEQ - 1, 2 * SEQ - 1]
+
+
+@pytest.mark.parametrize(
+    ("build", "least"),
+    [
+        (lambda x: x[3], 4),
+        (lambda x: x[-2:], 2),
+        (lambda x: ops.max(x), 1),
+        (lambda x: ops.argmin(x, 0), 1),
+        (lambda x: ops.pad(x, (0,), (BATCH - 5,)), 5),
+        (lambda x: ops.split(x, (3, BATCH - 3))[1], 3),
+        (lambda x: ops.iota((BATCH - 1,), 0), 1),
+        (lambda x: ops.sum(x) + 1.0, 0),
+    ],
+)
+def test_the_smallest_size_that_holds(build, least):
+    with GraphBuilder("model") as builder:
+        builder.output(build(builder.input(f(BATCH), name="x")))
+    graph = builder.finish()
+    interpret(graph, [np.ones(least)])
+    if least:
+        with pytest.raises(InvalidArgumentError, match=f"batch={least - 1}"):
+            interpret(graph, [np.ones(least - 1)])
 
 
 def test_binding_looks_into_bodies():

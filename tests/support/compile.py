@@ -17,6 +17,7 @@ from frame.ir.check_plan import check_plan
 from frame.ir.graph import Graph
 from frame.ir.plan import plan_memory
 from frame.ir.verify import verify
+from frame.ops.binding import constraints
 
 
 class NoStore:
@@ -63,7 +64,7 @@ def make_piece(graph: Graph, target: TargetDescription | None = None) -> Compile
     names = fused.output_names or tuple(f"output{i}" for i in range(len(fused.outputs)))
     outputs = tuple(Port(n, v.type) for n, v in zip(names, fused.outputs, strict=True))
     updates = tuple(update.input_index for update in fused.updates)
-    signature = Signature(inputs, outputs, fused.symbols, updates)
+    signature = Signature(inputs, outputs, fused.symbols, updates, constraints(graph))
     return Compiled(Piece(fused, plan, signature), target)
 
 
