@@ -1,4 +1,4 @@
-"""The cpu backend: groups to loop IR, loop IR to LLVM IR, LLVM IR to machine code in this process."""
+"""The cpu backend: groups to loop IR to LLVM IR to machine code in this process."""
 
 from __future__ import annotations
 

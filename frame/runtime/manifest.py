@@ -1,0 +1,228 @@
+"""The manifest: what a compiled model is, as plain data; the value of the level-1 cache.
+
+From a manifest and its artefacts a program is built without running a pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from frame.core.devices import Device
+from frame.core.dtypes import dtype
+from frame.core.errors import FrameError, InvalidArgumentError
+from frame.core.shapes import parse_dim
+from frame.hal.interfaces import ArtifactStore, Executable, Port, Signature
+from frame.ir.graph import Graph, Layout, Role, TensorType
+from frame.ir.parser import parse_graph
+from frame.ir.printer import print_graph
+from frame.runtime.backends import backend
+from frame.runtime.program import (
+    CompiledPiece,
+    HostStep,
+    Program,
+    RunStep,
+    Step,
+    TransferStep,
+    WriteBackStep,
+    single_piece,
+)
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PiecePlan:
+    """One compiled piece: its backend and device, the key of its artefact, and its signature."""
+
+    device: Device
+    key: str
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlan:
+    """A program without its executables."""
+
+    signature: Signature
+    pieces: tuple[PiecePlan, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An op that a backend did not take, and why."""
+
+    op: str
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The run program, the load program if there is one, and what was refused.
+
+    The outputs of the load program are the inputs of role `derived` of the run program, in order.
+    """
+
+    run: ProgramPlan
+    load: ProgramPlan | None = None
+    refused: tuple[Refusal, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as a JSON text."""
+        data = {
+            "version": VERSION,
+            "run": _program_to_data(self.run),
+            "load": None if self.load is None else _program_to_data(self.load),
+            "refused": [[r.op, r.backend, r.reason] for r in self.refused],
+        }
+        return json.dumps(data, separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_bytes(text: bytes) -> Manifest:
+        """Return the manifest that `to_bytes` wrote; raise InvalidArgumentError for other data."""
+        try:
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise InvalidArgumentError(f"the manifest has version {data['version']}")
+            load = None if data["load"] is None else _program_from_data(data["load"])
+            refused = tuple(Refusal(*map(str, row)) for row in data["refused"])
+            return Manifest(_program_from_data(data["run"]), load, refused)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise InvalidArgumentError(f"damaged manifest: {error}") from error
+
+
+def build_program(plan: ProgramPlan, store: ArtifactStore) -> Program | None:
+    """Return the program of a plan from the artefacts of a store; None when one is missing."""
+    pieces = []
+    for piece in plan.pieces:
+        data = store.get(piece.key)
+        if data is None:
+            return None
+        try:
+            executable = backend(piece.device.backend).deserialize(data, piece.signature, store)
+        except FrameError:
+            return None
+        pieces.append(CompiledPiece(executable, piece.device))
+    return assemble(plan, [piece.executable for piece in pieces])
+
+
+def assemble(plan: ProgramPlan, executables: Sequence[Executable]) -> Program:
+    """Return the program of a plan and the executables of its pieces."""
+    if len(plan.pieces) == 1 and len(plan.steps) == 1:
+        return single_piece(plan.signature, executables[0], plan.pieces[0].device)
+    pieces = tuple(
+        CompiledPiece(executable, piece.device)
+        for executable, piece in zip(executables, plan.pieces, strict=True)
+    )
+    return Program(plan.signature, pieces, plan.steps, plan.outputs)
+
+
+# --- plain data ---------------------------------------------------------------------------------
+
+
+def type_to_data(type_: TensorType) -> list[Any]:
+    """Return a tensor type as plain data."""
+    layout = [list(type_.layout.permutation), [list(block) for block in type_.layout.blocks]]
+    return [type_.dtype.name, [str(size) for size in type_.shape], layout, str(type_.device)]
+
+
+def type_from_data(data: Sequence[Any]) -> TensorType:
+    """Return the tensor type that `type_to_data` wrote."""
+    name, shape, (permutation, blocks), device = data
+    layout = Layout(tuple(permutation), tuple((int(a), int(s)) for a, s in blocks))
+    sizes = tuple(parse_dim(size) for size in shape)
+    return TensorType(dtype(name), sizes, layout, Device.parse(device))
+
+
+def signature_to_data(signature: Signature) -> dict[str, Any]:
+    """Return a signature as plain data."""
+    return {
+        "inputs": [[p.name, type_to_data(p.type), p.role.value] for p in signature.inputs],
+        "outputs": [[p.name, type_to_data(p.type), p.role.value] for p in signature.outputs],
+        "symbols": list(signature.symbols),
+        "updates": list(signature.updates),
+    }
+
+
+def signature_from_data(data: Mapping[str, Any]) -> Signature:
+    """Return the signature that `signature_to_data` wrote."""
+
+    def ports(rows: Sequence[Any]) -> tuple[Port, ...]:
+        return tuple(Port(str(n), type_from_data(t), Role(r)) for n, t, r in rows)
+
+    return Signature(
+        ports(data["inputs"]),
+        ports(data["outputs"]),
+        tuple(map(str, data["symbols"])),
+        tuple(map(int, data["updates"])),
+    )
+
+
+def _program_to_data(plan: ProgramPlan) -> dict[str, Any]:
+    return {
+        "signature": signature_to_data(plan.signature),
+        "pieces": [
+            [str(piece.device), piece.key, signature_to_data(piece.signature)]
+            for piece in plan.pieces
+        ],
+        "steps": [_step_to_data(step) for step in plan.steps],
+        "outputs": list(plan.outputs),
+    }
+
+
+def _program_from_data(data: Mapping[str, Any]) -> ProgramPlan:
+    pieces = tuple(
+        PiecePlan(Device.parse(device), str(key), signature_from_data(signature))
+        for device, key, signature in data["pieces"]
+    )
+    steps = tuple(_READERS[row[0]](*row[1:]) for row in data["steps"])
+    outputs = tuple(map(int, data["outputs"]))
+    return ProgramPlan(signature_from_data(data["signature"]), pieces, steps, outputs)
+
+
+def _step_to_data(step: Step) -> list[Any]:
+    if isinstance(step, RunStep):
+        return ["run", step.piece, list(step.inputs), list(step.outputs)]
+    if isinstance(step, TransferStep):
+        return ["move", step.source, step.target, str(step.origin), str(step.device)]
+    if isinstance(step, WriteBackStep):
+        return ["write", step.source, step.input]
+    return ["host", *_graph_to_data(step.graph), list(step.inputs), list(step.outputs)]
+
+
+def _graph_to_data(graph: Graph) -> tuple[str, dict[str, Any]]:
+    from frame.ir.printer import constant_pool
+
+    pool = {
+        digest: [array.dtype.name, list(array.shape), array.tobytes().hex()]
+        for digest, array in constant_pool(graph).items()
+    }
+    return print_graph(graph), pool
+
+
+def _host_step(
+    text: str, pool: Mapping[str, Any], inputs: Sequence[int], outputs: Sequence[int]
+) -> HostStep:
+    import numpy as np
+
+    constants = {
+        digest: np.frombuffer(bytes.fromhex(data), dtype(name).numpy).reshape(shape)
+        for digest, (name, shape, data) in pool.items()
+    }
+    return HostStep(parse_graph(text, constants), tuple(inputs), tuple(outputs))
+
+
+_READERS: Mapping[str, Callable[..., Step]] = {
+    "run": lambda piece, inputs, outputs: RunStep(int(piece), tuple(inputs), tuple(outputs)),
+    "move": lambda source, target, origin, device: TransferStep(
+        int(source), int(target), Device.parse(origin), Device.parse(device)
+    ),
+    "write": lambda source, target: WriteBackStep(int(source), int(target)),
+    "host": _host_step,
+}
+
