@@ -225,4 +225,3 @@ _READERS: Mapping[str, Callable[..., Step]] = {
     "write": lambda source, target: WriteBackStep(int(source), int(target)),
     "host": _host_step,
 }
-

@@ -1,0 +1,170 @@
+"""Cutting a graph into pieces for several devices: what one backend refuses, another one runs.
+
+Nodes are taken device by device: as long as a node of the current device is ready it joins the
+current piece; then the device of the first ready node is next. Pieces are convex by construction,
+and each is as large as this order allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from frame.core.devices import HOST, Device
+from frame.core.errors import InternalError
+from frame.ir.graph import Graph, GraphInput, Node, Role, Value
+from frame.runtime.program import HostStep, RunStep, Step, TransferStep, WriteBackStep
+
+NUMPY = Device("numpy", 0)
+"""The device of nodes that no backend takes: the numpy references run them on the host."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceGraph:
+    """The graph of one piece and where it runs."""
+
+    graph: Graph
+    device: Device
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Pieces (of compiled devices, in the order of `RunStep.piece`), steps and result slots."""
+
+    pieces: tuple[PieceGraph, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+
+def cut(graph: Graph, devices: Mapping[Node, Device]) -> Partition:
+    """Cut a graph by the device of each node; constants go wherever they are read."""
+    return _Cutter(graph, devices).run()
+
+
+def _memory_of(device: Device) -> Device:
+    """The device whose memory a piece works in."""
+    return HOST if device == NUMPY else device
+
+
+class _Cutter:
+    """The state of one cut."""
+
+    def __init__(self, graph: Graph, devices: Mapping[Node, Device]) -> None:
+        self.graph = graph
+        self.devices = devices
+        self.slots: dict[tuple[Value, Device], int] = {
+            (value, HOST): slot for slot, value in enumerate(graph.input_values)
+        }
+        self.homes: dict[Value, Device] = dict.fromkeys(graph.input_values, HOST)
+        self.next_slot = len(graph.inputs)
+        self.pieces: list[PieceGraph] = []
+        self.steps: list[Step] = []
+
+    def run(self) -> Partition:
+        """Return the pieces and the steps."""
+        for device, nodes in self._segments():
+            self._add_piece(device, nodes)
+        outputs = tuple(self._slot(value, HOST) for value in self.graph.outputs)
+        updates = [(self._slot(u.value, HOST), u.input_index) for u in self.graph.updates]
+        self.steps.extend(WriteBackStep(source, target) for source, target in updates)
+        return Partition(tuple(self.pieces), tuple(self.steps), outputs)
+
+    def _segments(self) -> Iterable[tuple[Device, list[Node]]]:
+        waiting: dict[Node, int] = {}
+        readers: dict[Node, list[Node]] = {}
+        nodes = [node for node in self.graph.nodes if node.op != "constant"]
+        for node in nodes:
+            sources = {o.node for o in node.operands if o.node is not None}
+            sources = {source for source in sources if source.op != "constant"}
+            waiting[node] = len(sources)
+            for source in sources:
+                readers.setdefault(source, []).append(node)
+        ready = {node: None for node in nodes if not waiting[node]}
+        while ready:
+            device = self.devices[next(iter(ready))]
+            taken: list[Node] = []
+            pending = [node for node in ready if self.devices[node] == device]
+            while pending:
+                node = pending.pop(0)
+                del ready[node]
+                taken.append(node)
+                for reader in readers.get(node, ()):
+                    waiting[reader] -= 1
+                    if not waiting[reader]:
+                        ready[reader] = None
+                        if self.devices[reader] == device:
+                            pending.append(reader)
+            yield device, taken
+
+    def _add_piece(self, device: Device, nodes: list[Node]) -> None:
+        inside = set(nodes)
+        constants = [
+            node
+            for node in self.graph.nodes
+            if node.op == "constant" and self._reads(nodes, node.results[0])
+        ]
+        made = {r for node in (*nodes, *constants) for r in node.results}
+        reads = dict.fromkeys(o for node in nodes for o in node.operands if o not in made)
+        results = [r for node in nodes for r in node.results if self._needed(r, inside)]
+        memory = _memory_of(device)
+        sources = tuple(self._slot(value, memory) for value in reads)
+        graph = self._graph(tuple(reads), (*constants, *nodes), results, device)
+        targets = tuple(self._new_slot(result, memory) for result in results)
+        if device == NUMPY:
+            self.steps.append(HostStep(graph, sources, targets))
+        else:
+            self.steps.append(RunStep(len(self.pieces), sources, targets))
+            self.pieces.append(PieceGraph(graph, device))
+
+    @staticmethod
+    def _reads(nodes: list[Node], value: Value) -> bool:
+        return any(operand is value for node in nodes for operand in node.operands)
+
+    def _needed(self, value: Value, inside: set[Node]) -> bool:
+        users = self.graph.uses.get(value, ())
+        return value in self.graph.returned or any(node not in inside for node, _ in users)
+
+    def _graph(
+        self,
+        reads: tuple[Value, ...],
+        nodes: tuple[Node, ...],
+        results: list[Value],
+        device: Device,
+    ) -> Graph:
+        names = {entry.value: entry for entry in self.graph.inputs}
+        inputs = tuple(
+            GraphInput(value, Role.INPUT, names[value].name if value in names else f"value{k}")
+            for k, value in enumerate(reads)
+        )
+        outputs = tuple(f"output{k}" for k in range(len(results)))
+        name = f"{self.graph.name}_{device.backend}{len(self.steps)}"
+        return Graph(inputs, nodes, tuple(results), (), name, outputs, self.graph.locations)
+
+    def _new_slot(self, value: Value, device: Device) -> int:
+        slot = self.next_slot
+        self.next_slot += 1
+        self.slots[value, device] = slot
+        self.homes.setdefault(value, device)
+        return slot
+
+    def _slot(self, value: Value, device: Device) -> int:
+        """Return the slot of a value on a device, with a transfer if it is elsewhere."""
+        if (value, device) in self.slots:
+            return self.slots[value, device]
+        if value.node is not None and value.node.op == "constant":
+            return self._constant_slot(value)
+        home = self.homes.get(value)
+        if home is None:
+            raise InternalError(f"{value!r} is read before it is made")
+        via = home if HOST in (home, device) else HOST
+        source = self._slot(value, via)
+        target = self._new_slot(value, device)
+        self.steps.append(TransferStep(source, target, via, device))
+        return target
+
+    def _constant_slot(self, value: Value) -> int:
+        """A constant that is an output itself: a host step makes it."""
+        graph = self._graph((), (value.node,), [value], NUMPY)  # type: ignore[arg-type]
+        slot = self._new_slot(value, HOST)
+        self.steps.append(HostStep(graph, (), (slot,)))
+        return slot
