@@ -1,0 +1,280 @@
+"""The two-level cache on disk: manifests by the key of a declaration, artefacts by that of a piece.
+
+A file is trusted only after its header and digest have been checked, and trouble with the cache is
+never an error: it is logged once and the work is done again.
+
+    magic (8 bytes) | kind (8) | payload length (8, little-endian) | SHA-256 (32) | payload
+
+The digest covers kind, length and payload. Directories are private (0700) and belong to the user;
+files are written under a temporary name and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from frame.core import config
+from frame.core.errors import FrameError, InternalError
+from frame.core.files import atomic_write
+
+_LOG = logging.getLogger("frame.cache")
+_MAGIC = b"FRAMEC1\n"
+_HEADER = struct.Struct("<8s8sQ32s")
+_SCHEMA = "v1"
+MANIFEST, ARTIFACT = "manifest", "artifact"
+KINDS = (MANIFEST, ARTIFACT)
+_REMEMBERED = 256  # entries kept in memory where the disk can't be used
+_EVICT_TO = 0.8  # the share of the size limit that eviction leaves
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a store has done: for tests and `frame cache info`."""
+
+    hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    writes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A file of the cache."""
+
+    path: Path
+    kind: str
+    key: str
+    size: int
+    used: float
+
+
+class Cache:
+    """The cache in one directory, or in memory alone where the directory can't be used."""
+
+    def __init__(
+        self,
+        root: Path | None,
+        writable: bool = True,
+        limit: int = 1 << 30,
+        remembered: int = _REMEMBERED,
+    ) -> None:
+        self.root = root
+        self.remembered = remembered
+        self.writable = writable
+        self.limit = limit
+        self.counters = Counters()
+        self._memory: dict[tuple[str, str], bytes] = {}
+        self._warned = False
+        self._lock = threading.Lock()
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """Return the payload of an entry, None when there is no sound one."""
+        payload = self._memory.get((kind, key))
+        if payload is None and self.root is not None:
+            payload = self._read(self._path(kind, key), kind)
+        table = self.counters.misses if payload is None else self.counters.hits
+        table[kind] += 1
+        return payload
+
+    def put(self, kind: str, key: str, payload: bytes) -> None:
+        """Keep an entry; in memory where the disk can't be written."""
+        self.counters.writes[kind] += 1
+        if self.root is None or not self.writable or not self._write(kind, key, payload):
+            self._remember(kind, key, payload)
+
+    def _remember(self, kind: str, key: str, payload: bytes) -> None:
+        with self._lock:
+            self._memory[kind, key] = payload
+            while len(self._memory) > self.remembered:
+                self._memory.pop(next(iter(self._memory)))
+
+    def artifacts(self) -> Artifacts:
+        """Return the store of artefacts, as backends see it."""
+        return Artifacts(self)
+
+    def entries(self) -> Iterator[CacheEntry]:
+        """Iterate over the files of the cache; those that vanish meanwhile are left out."""
+        if self.root is None:
+            return
+        for kind in KINDS:
+            for path in sorted((self.root / kind).glob("??/*")):
+                try:
+                    status = path.lstat()
+                except OSError:
+                    continue
+                if stat.S_ISREG(status.st_mode) and not path.name.startswith("."):
+                    used = max(status.st_atime, status.st_mtime)
+                    yield CacheEntry(path, kind, path.name, status.st_size, used)
+
+    def verify(self) -> tuple[int, tuple[Path, ...]]:
+        """Return how many files are sound, and the damaged ones."""
+        damaged = [e.path for e in self.entries() if self._read(e.path, e.kind) is None]
+        return sum(1 for _ in self.entries()) - len(damaged), tuple(damaged)
+
+    def clear(self) -> int:
+        """Remove every file and return how many there were."""
+        removed = sum(self._remove(entry.path) for entry in self.entries())
+        self._memory.clear()
+        return removed
+
+    def _path(self, kind: str, key: str) -> Path:
+        if self.root is None:
+            raise InternalError("a cache in memory has no paths")
+        return self.root / kind / key[:2] / key
+
+    def _read(self, path: Path, kind: str) -> bytes | None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            with os.fdopen(descriptor, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"can't read {path}: {error}")
+            return None
+        payload = _checked(data, kind)
+        if payload is None:
+            self._warn(f"{path} is damaged: it is made again")
+        elif self.writable:
+            _touch(path)
+        return payload
+
+    def _write(self, kind: str, key: str, payload: bytes) -> bool:
+        path = self._path(kind, key)
+        length = len(payload)
+        header = _HEADER.pack(_MAGIC, _kind_bytes(kind), length, _digest(kind, payload))
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            atomic_write(path, lambda file: file.write(header + payload))
+        except (OSError, FrameError) as error:
+            self._warn(f"can't write to {path.parent}: {error}; keeping results in memory")
+            return False
+        self._evict()
+        return True
+
+    def _evict(self) -> None:
+        """Remove the entries that were not used for longest while the cache is over its limit."""
+        with self._lock:
+            entries = list(self.entries())
+            total = sum(entry.size for entry in entries)
+            if total <= self.limit:
+                return
+            for entry in sorted(entries, key=lambda item: item.used):
+                if total <= self.limit * _EVICT_TO:
+                    break
+                total -= entry.size
+                self._remove(entry.path)
+
+    def _remove(self, path: Path) -> bool:
+        try:
+            path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def _warn(self, message: str) -> None:
+        level = logging.DEBUG if self._warned else logging.WARNING
+        self._warned = True
+        _LOG.log(level, "cache: %s", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """The artefacts of a cache: the store that the runtime hands to backends."""
+
+    cache: Cache
+
+    def get(self, key: str) -> bytes | None:
+        """Return an artefact, None when there is no sound one."""
+        return self.cache.get(ARTIFACT, key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an artefact."""
+        self.cache.put(ARTIFACT, key, data)
+
+
+def _kind_bytes(kind: str) -> bytes:
+    return kind.encode().ljust(8, b"\0")
+
+
+def _digest(kind: str, payload: bytes) -> bytes:
+    head = _kind_bytes(kind) + struct.pack("<Q", len(payload))
+    return hashlib.sha256(head + payload).digest()
+
+
+def _checked(data: bytes, kind: str) -> bytes | None:
+    """Return the payload of a cache file, None if anything about it is wrong."""
+    if len(data) < _HEADER.size:
+        return None
+    magic, name, length, digest = _HEADER.unpack_from(data)
+    payload = data[_HEADER.size :]
+    sound = magic == _MAGIC and name == _kind_bytes(kind) and length == len(payload)
+    return payload if sound and digest == _digest(kind, payload) else None
+
+
+def _touch(path: Path) -> None:
+    """Note the use of an entry, for eviction; the time stamps of some systems are too coarse."""
+    try:
+        os.utime(path)
+    except OSError:
+        return
+
+
+def default_directory() -> Path:
+    """Return the directory of the cache: FRAME_CACHE_DIR, or the user's cache directory."""
+    chosen = config.get("FRAME_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("frame"))
+
+
+def _usable_root(directory: Path, writable: bool) -> Path | None:
+    """Return the private schema directory, or None (and a warning) when it can't be trusted."""
+    root = directory / _SCHEMA
+    try:
+        if writable:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = root.lstat()
+    except OSError as error:
+        _LOG.warning("cache: can't use %s: %s; keeping results in memory", root, error)
+        return None
+    reason = _distrust(status)
+    if reason is not None:
+        _LOG.warning("cache: not using %s: %s; keeping results in memory", root, reason)
+        return None
+    return root
+
+
+def _distrust(status: os.stat_result) -> str | None:
+    """Why a directory must not be trusted with code; None when it may be."""
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is not a directory"
+    if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
+        return "it belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others may write to it; remove their permission (chmod go-w)"
+    return None
+
+
+def default_cache() -> Cache:
+    """Return the cache that the settings ask for; the same object as long as they don't change."""
+    mode = config.get("FRAME_CACHE")
+    return _cache_of(mode, default_directory(), int(config.get("FRAME_CACHE_SIZE")))
+
+
+@cache
+def _cache_of(mode: str, directory: Path, limit: int) -> Cache:
+    if mode == "0":
+        return Cache(None, remembered=0)
+    writable = mode != "readonly"
+    return Cache(_usable_root(directory, writable), writable, limit)

@@ -1,0 +1,40 @@
+"""Fallback statistics: which ops a backend did not take, how often, and where they run instead."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+_LOG = logging.getLogger("frame.fallback")
+_lock = threading.Lock()
+_counts: Counter[tuple[str, str]] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackCount:
+    """How often an op was compiled for another device than the one asked for."""
+
+    op: str
+    backend: str
+    count: int
+
+
+def record(op: str, backend: str, reason: str, device: str) -> None:
+    """Note one hop and log it as a warning."""
+    with _lock:
+        _counts[op, backend] += 1
+    _LOG.warning("op %s can't run on %s (%s): it runs on %s", op, backend, reason, device)
+
+
+def fallback_stats() -> tuple[FallbackCount, ...]:
+    """Return the hops of this process, by op and backend."""
+    with _lock:
+        return tuple(FallbackCount(o, b, n) for (o, b), n in sorted(_counts.items()))
+
+
+def reset_fallback_stats() -> None:
+    """Forget all hops."""
+    with _lock:
+        _counts.clear()

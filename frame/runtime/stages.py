@@ -1,0 +1,293 @@
+"""Compilation as a list of named pure stages: Declared -> Keyed -> Planned -> Manifest -> Loaded.
+
+    Declared   the graph as the user declared it, and what to make of it
+    Keyed      the level-1 key, taken before autocast and backward
+    Planned    pieces that are ready for their backends, after all passes
+    Manifest   plain data: everything but the machine code
+    Loaded     programs with executables
+
+A level-1 hit goes from the key to the manifest and the artefacts and runs no pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from frame.compiler.pass_manager import Instrument, Pass
+from frame.compiler.pipeline import compile_graph, pipeline_text, simplify
+from frame.core.devices import Device
+from frame.core.errors import UnimplementedError
+from frame.core.targets import TargetDescription
+from frame.hal.interfaces import Executable, Piece, Port, Signature
+from frame.ir.graph import Graph, Node
+from frame.ir.hashing import structural_hash
+from frame.ir.printer import print_graph
+from frame.runtime import fallback, versions
+from frame.runtime.backends import backend
+from frame.runtime.cache import MANIFEST, Cache, default_cache
+from frame.runtime.manifest import (
+    Manifest,
+    PiecePlan,
+    ProgramPlan,
+    Refusal,
+    assemble,
+    build_program,
+)
+from frame.runtime.partition import NUMPY, cut
+from frame.runtime.program import Program, RunStep
+
+_LOG = logging.getLogger("frame.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """How the declared graph becomes the graph that is compiled (backward, update).
+
+    `text` says it all: it enters the key; `apply` must depend on nothing else.
+    """
+
+    text: str
+    apply: Callable[[Graph], Graph]
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """A declaration: the graph, what to make of it, and what to compile it for."""
+
+    graph: Graph
+    backend: str = "cpu"
+    target: TargetDescription | None = None
+    transform: Transform | None = None
+    passes: Sequence[Pass | str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    instruments: tuple[Instrument, ...] = ()
+
+    @property
+    def on(self) -> TargetDescription:
+        """The target description."""
+        return self.target or backend(self.backend).target()
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedProgram:
+    """A program plan and the pieces behind it, in the same order."""
+
+    plan: ProgramPlan
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """The result of all passes."""
+
+    run: PlannedProgram
+    load: PlannedProgram | None
+    refused: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Programs that can run. `hit` tells whether they came from the cache alone."""
+
+    manifest: Manifest
+    run: Program
+    load: Program | None
+    hit: bool
+
+
+def key_of(declared: Declared) -> str:
+    """Return the level-1 key: graph with its names, transform, target, passes, options, versions."""
+    names = "\x1e".join(entry.name for entry in declared.graph.inputs)
+    outputs = "\x1e".join(declared.graph.output_names)
+    parts = (
+        structural_hash(declared.graph),
+        names,
+        outputs,
+        declared.backend,
+        declared.on.text(),
+        "" if declared.transform is None else declared.transform.text,
+        pipeline_text(declared.passes),
+        repr(sorted(declared.options.items())),
+        versions.compiler_hash(),
+        backend(declared.backend).source_hash(),
+    )
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+
+def plan(declared: Declared) -> Planned:
+    """Run all passes: the declared graph becomes pieces of the target, or of several backends."""
+    graph = declared.graph
+    if declared.transform is not None:
+        graph = declared.transform.apply(graph)
+    owner, target = backend(declared.backend), declared.on
+    capabilities = owner.capabilities(target)
+    simple = simplify(graph, target, capabilities, declared.passes, declared.instruments)
+    refused = owner.refused(simple, target)
+    if not refused:
+        try:
+            return _plan_whole(declared, simple)
+        except UnimplementedError as error:
+            refused = {node: str(error) for node in error.nodes}
+            if not refused:
+                raise
+    return _plan_pieces(declared, simple, refused)
+
+
+def _plan_whole(declared: Declared, graph: Graph) -> Planned:
+    owner, target = backend(declared.backend), declared.on
+    compiled = compile_graph(
+        graph,
+        target,
+        owner.capabilities(target),
+        owner.group_info,
+        declared.passes,
+        declared.instruments,
+    )
+    device = Device(declared.backend, 0)
+    load = None if compiled.load is None else _one_piece(declared, compiled.load, device)
+    return Planned(_one_piece(declared, compiled.run, device), load, ())
+
+
+def _one_piece(declared: Declared, piece: Piece, device: Device) -> PlannedProgram:
+    signature = piece.signature
+    key = artifact_key(piece, device, declared)
+    count = len(signature.inputs)
+    outputs = tuple(range(count, count + len(signature.outputs)))
+    step = RunStep(0, tuple(range(count)), outputs)
+    piece_plan = PiecePlan(device, key, signature)
+    return PlannedProgram(ProgramPlan(signature, (piece_plan,), (step,), outputs), (piece,))
+
+
+def _plan_pieces(declared: Declared, graph: Graph, refused: Mapping[Node, str]) -> Planned:
+    """Cut the graph by who takes which node, and run the remaining passes on each piece."""
+    devices, refusals = _assign(declared, graph, refused)
+    partition = cut(graph, devices)
+    pieces, plans = [], []
+    for part in partition.pieces:
+        owner = backend(part.device.backend)
+        target = declared.on if part.device.backend == declared.backend else owner.target()
+        compiled = compile_graph(
+            part.graph, target, owner.capabilities(target), owner.group_info, split=False
+        )
+        pieces.append(compiled.run)
+        key = artifact_key(compiled.run, part.device, declared)
+        plans.append(PiecePlan(part.device, key, compiled.run.signature))
+    program = ProgramPlan(signature_of(graph), tuple(plans), partition.steps, partition.outputs)
+    return Planned(PlannedProgram(program, tuple(pieces)), None, refusals)
+
+
+def _assign(
+    declared: Declared, graph: Graph, refused: Mapping[Node, str]
+) -> tuple[dict[Node, Device], tuple[Refusal, ...]]:
+    """Give each node a device: the target's, the generated-code cpu backend's, or numpy."""
+    host = backend("cpu")
+    unknown = host.refused(graph, host.target()) if declared.backend != "cpu" else refused
+    devices: dict[Node, Device] = {}
+    refusals: dict[Refusal, None] = {}
+    for node in graph.nodes:
+        if node not in refused:
+            devices[node] = Device(declared.backend, 0)
+            continue
+        devices[node] = NUMPY if node in unknown else Device("cpu", 0)
+        refusals[Refusal(node.op, declared.backend, refused[node])] = None
+        fallback.record(node.op, declared.backend, refused[node], str(devices[node]))
+    return devices, tuple(refusals)
+
+
+def signature_of(graph: Graph) -> Signature:
+    """Return the signature of a graph."""
+    names = graph.output_names or tuple(f"output{k}" for k in range(len(graph.outputs)))
+    return Signature(
+        tuple(Port(e.name, e.value.type, e.role) for e in graph.inputs),
+        tuple(Port(n, v.type) for n, v in zip(names, graph.outputs, strict=True)),
+        graph.symbols,
+        tuple(update.input_index for update in graph.updates),
+    )
+
+
+def artifact_key(piece: Piece, device: Device, declared: Declared) -> str:
+    """Return the level-2 key: the text and plan of a piece, its target, options and backend."""
+    owner = backend(device.backend)
+    target = declared.on if device.backend == declared.backend else owner.target()
+    plan_text = "" if piece.plan is None else repr(piece.plan.to_data())
+    parts = (
+        print_graph(piece.graph, names=False),
+        ",".join(piece.signature.symbols),
+        plan_text,
+        str(device),
+        target.text(),
+        repr(sorted(declared.options.items())),
+        owner.source_hash(),
+    )
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+
+def load(declared: Declared, cache: Cache | None = None) -> Loaded:
+    """Return the programs of a declaration, from the cache where it has them.
+
+    Raises:
+        UnimplementedError: an op that neither a backend nor a reference can run.
+    """
+    cache = cache or default_cache()
+    key = key_of(declared)
+    found = _from_cache(key, cache)
+    if found is not None:
+        _LOG.debug("cache hit %s for %s", key[:12], declared.graph.name)
+        for refusal in found.manifest.refused:
+            _LOG.debug("%s was refused by %s: %s", refusal.op, refusal.backend, refusal.reason)
+        return found
+    loaded = compile_plan(plan(declared), declared, cache)
+    cache.put(MANIFEST, key, loaded.manifest.to_bytes())
+    return loaded
+
+
+def _from_cache(key: str, cache: Cache) -> Loaded | None:
+    data = cache.get(MANIFEST, key)
+    if data is None:
+        return None
+    manifest = Manifest.from_bytes(data)
+    run = build_program(manifest.run, cache.artifacts())
+    if run is None:
+        return None
+    load_program = None
+    if manifest.load is not None:
+        load_program = build_program(manifest.load, cache.artifacts())
+        if load_program is None:
+            return None
+    return Loaded(manifest, run, load_program, True)
+
+
+def compile_plan(planned: Planned, declared: Declared, cache: Cache) -> Loaded:
+    """Turn planned pieces into programs; artefacts go through the level-2 cache."""
+    run = _compile_program(planned.run, declared, cache)
+    load_program = None
+    if planned.load is not None:
+        load_program = _compile_program(planned.load, declared, cache)
+    load_plan = None if planned.load is None else planned.load.plan
+    manifest = Manifest(planned.run.plan, load_plan, planned.refused)
+    return Loaded(manifest, run, load_program, False)
+
+
+def _compile_program(planned: PlannedProgram, declared: Declared, cache: Cache) -> Program:
+    executables = [
+        _compile_piece(piece, row, declared, cache)
+        for piece, row in zip(planned.pieces, planned.plan.pieces, strict=True)
+    ]
+    return assemble(planned.plan, executables)
+
+
+def _compile_piece(piece: Piece, row: PiecePlan, declared: Declared, cache: Cache) -> Executable:
+    owner, store = backend(row.device.backend), cache.artifacts()
+    target = declared.on if row.device.backend == declared.backend else owner.target()
+    executable = owner.compile(piece, target, declared.options, store)
+    store.put(row.key, executable.serialize())
+    return executable
+
+
+def fresh(declared: Declared) -> Loaded:
+    """Compile without reading the cache: its executables can show their sources and profiles."""
+    return compile_plan(plan(replace(declared)), declared, Cache(None, remembered=0))
