@@ -100,7 +100,7 @@ class Loaded:
 
 
 def key_of(declared: Declared) -> str:
-    """Return the level-1 key: graph with its names, transform, target, passes, options, versions."""
+    """Return the level-1 key: the graph with its names, and everything that decides its code."""
     names = "\x1e".join(entry.name for entry in declared.graph.inputs)
     outputs = "\x1e".join(declared.graph.output_names)
     parts = (
