@@ -161,7 +161,8 @@ class Entry:
             version = self.store.version
             program = self.loaded.load
             arrays = [self.store.array(port.name) for port in program.signature.inputs]
-            results = tuple(np.array(result) for result in program.run(arrays))
+            made = [np.array(result) for result in program.run(arrays)]
+            results = tuple(made[index] for index in self.loaded.manifest.derived)
             self._derived = (version, results)
             return results
 

@@ -65,11 +65,12 @@ class Refusal:
 class Manifest:
     """The run program, the load program if there is one, and what was refused.
 
-    The outputs of the load program are the inputs of role `derived` of the run program, in order.
+    `derived[i]` is the output of the load program that the i-th input of role `derived` takes.
     """
 
     run: ProgramPlan
     load: ProgramPlan | None = None
+    derived: tuple[int, ...] = ()
     refused: tuple[Refusal, ...] = ()
 
     def to_bytes(self) -> bytes:
@@ -78,6 +79,7 @@ class Manifest:
             "version": VERSION,
             "run": _program_to_data(self.run),
             "load": None if self.load is None else _program_to_data(self.load),
+            "derived": list(self.derived),
             "refused": [[r.op, r.backend, r.reason] for r in self.refused],
         }
         return json.dumps(data, separators=(",", ":")).encode()
@@ -91,7 +93,8 @@ class Manifest:
                 raise InvalidArgumentError(f"the manifest has version {data['version']}")
             load = None if data["load"] is None else _program_from_data(data["load"])
             refused = tuple(Refusal(*map(str, row)) for row in data["refused"])
-            return Manifest(_program_from_data(data["run"]), load, refused)
+            derived = tuple(map(int, data["derived"]))
+            return Manifest(_program_from_data(data["run"]), load, derived, refused)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise InvalidArgumentError(f"damaged manifest: {error}") from error
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from frame.compiler.pass_manager import Instrument, Pass
-from frame.compiler.pipeline import compile_graph, pipeline_text, simplify
+from frame.compiler.pass_manager import Instrument
+from frame.compiler.pipeline import Passes, compile_graph, make_pipeline, simplify_graph
 from frame.core.devices import Device
 from frame.core.errors import UnimplementedError
 from frame.core.targets import TargetDescription
@@ -62,7 +62,7 @@ class Declared:
     backend: str = "cpu"
     target: TargetDescription | None = None
     transform: Transform | None = None
-    passes: Sequence[Pass | str] | None = None
+    passes: Passes = None
     options: Mapping[str, Any] = field(default_factory=dict)
     instruments: tuple[Instrument, ...] = ()
 
@@ -85,8 +85,9 @@ class Planned:
     """The result of all passes."""
 
     run: PlannedProgram
-    load: PlannedProgram | None
-    refused: tuple[Refusal, ...]
+    load: PlannedProgram | None = None
+    derived: tuple[int, ...] = ()
+    refused: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,7 @@ def key_of(declared: Declared) -> str:
         declared.backend,
         declared.on.text(),
         "" if declared.transform is None else declared.transform.text,
-        pipeline_text(declared.passes),
+        make_pipeline(declared.passes).text(),
         repr(sorted(declared.options.items())),
         versions.compiler_hash(),
         backend(declared.backend).source_hash(),
@@ -125,7 +126,7 @@ def plan(declared: Declared) -> Planned:
         graph = declared.transform.apply(graph)
     owner, target = backend(declared.backend), declared.on
     capabilities = owner.capabilities(target)
-    simple = simplify(graph, target, capabilities, declared.passes, declared.instruments)
+    simple = simplify_graph(graph, target, capabilities, declared.passes, declared.instruments)
     refused = owner.refused(simple, target)
     if not refused:
         try:
@@ -148,8 +149,11 @@ def _plan_whole(declared: Declared, graph: Graph) -> Planned:
         declared.instruments,
     )
     device = Device(declared.backend, 0)
-    load = None if compiled.load is None else _one_piece(declared, compiled.load, device)
-    return Planned(_one_piece(declared, compiled.run, device), load, ())
+    run = _one_piece(declared, compiled.run, device)
+    if compiled.load is None:
+        return Planned(run)
+    derived = tuple(source.index for source in compiled.run_sources if source.derived)
+    return Planned(run, _one_piece(declared, compiled.load, device), derived)
 
 
 def _one_piece(declared: Declared, piece: Piece, device: Device) -> PlannedProgram:
@@ -171,13 +175,13 @@ def _plan_pieces(declared: Declared, graph: Graph, refused: Mapping[Node, str]) 
         owner = backend(part.device.backend)
         target = declared.on if part.device.backend == declared.backend else owner.target()
         compiled = compile_graph(
-            part.graph, target, owner.capabilities(target), owner.group_info, split=False
+            part.graph, target, owner.capabilities(target), owner.group_info, ("without split",)
         )
         pieces.append(compiled.run)
         key = artifact_key(compiled.run, part.device, declared)
         plans.append(PiecePlan(part.device, key, compiled.run.signature))
     program = ProgramPlan(signature_of(graph), tuple(plans), partition.steps, partition.outputs)
-    return Planned(PlannedProgram(program, tuple(pieces)), None, refusals)
+    return Planned(PlannedProgram(program, tuple(pieces)), refused=refusals)
 
 
 def _assign(
@@ -268,7 +272,7 @@ def compile_plan(planned: Planned, declared: Declared, cache: Cache) -> Loaded:
     if planned.load is not None:
         load_program = _compile_program(planned.load, declared, cache)
     load_plan = None if planned.load is None else planned.load.plan
-    manifest = Manifest(planned.run.plan, load_plan, planned.refused)
+    manifest = Manifest(planned.run.plan, load_plan, planned.derived, planned.refused)
     return Loaded(manifest, run, load_program, False)
 
 
