@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from frame.core.dtypes import dtype
-from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from frame.core.tensors import Tensor
 from frame.ir.graph import TensorType
 
@@ -63,6 +63,14 @@ class ParameterStore(Mapping[str, np.ndarray]):
             for name, array in ready.items():
                 np.copyto(self._arrays[name], array)
             self.version += 1
+
+    def add(self, name: str, type_: TensorType, value: np.ndarray) -> None:
+        """Add an array, such as the state of an optimizer; raise AlreadyExistsError for a name
+        that is taken."""
+        if name in self._types:
+            raise AlreadyExistsError(f"the store has an array named {name!r} already")
+        self._arrays[name] = _fitting(name, value, type_)
+        self._types[name] = type_
 
     def touched(self) -> None:
         """Note that an executable has updated arrays in place."""

@@ -1,0 +1,346 @@
+"""Compiled models: `frame.compile` and the object that it returns."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frame.compiler.optimizers import Optimizer
+from frame.compiler.pipeline import Passes
+from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.targets import TargetDescription
+from frame.hal.interfaces import KernelTime
+from frame.interop.weights import load_weights
+from frame.ir.graph import Graph, TensorType
+from frame.nn.module import Module, build_graph
+from frame.nn.parameters import materialize
+from frame.runtime.backends import backend as find_backend
+from frame.runtime.entry import STATE, Counter, Entry
+from frame.runtime.parameters import ParameterStore
+from frame.runtime.specs import as_spec
+from frame.runtime.stages import Declared
+from frame.runtime.tracing import trace
+
+INFER, TRAIN, TRAIN_STEP = "infer", "train", "train_step"
+
+
+class Parameters(Mapping[str, np.ndarray]):
+    """The parameters and buffers of a model by path. Reading gives copies."""
+
+    def __init__(self, store: ParameterStore, names: Sequence[str]) -> None:
+        self._store = store
+        self._names = tuple(names)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise NotFoundError(
+                f"there is no parameter named {name!r}; known: {', '.join(self._names[:12])}"
+            )
+        return self._store[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class CompiledModel:
+    """A model whose entries (inference, training step) are compiled and share their parameters.
+
+    Call it for inference: `y = model(x)`. Arrays give arrays, Tensors give Tensors.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        declared: Mapping[str, Callable[[], Declared]],
+        values: Mapping[str, np.ndarray],
+        *,
+        seed: int = 0,
+        module: Module | None = None,
+        defaults: Mapping[str, float] | None = None,
+    ) -> None:
+        self.name = name
+        self.module = module
+        self.counter = Counter(seed)
+        self.defaults = dict(defaults or {})
+        self._declared = dict(declared)
+        self._entries: dict[str, Entry] = {}
+        self._lock = threading.RLock()
+        self._mode = INFER
+        types = {n: as_spec(array) for n, array in values.items()}
+        self.store = ParameterStore(types, values)
+        self.params = Parameters(self.store, tuple(values))
+
+    def entry(self, name: str) -> Entry:
+        """Return a compiled entry, compiling it at the first use.
+
+        Raises:
+            NotFoundError: the model has no such entry.
+        """
+        with self._lock:
+            if name not in self._entries:
+                if name not in self._declared:
+                    raise NotFoundError(
+                        f"{self.name} has no entry {name!r}, only {', '.join(self._declared)}; a "
+                        "training step needs loss= and optimizer= in frame.compile"
+                    )
+                self._entries[name] = self._compile(name)
+            return self._entries[name]
+
+    def _compile(self, name: str) -> Entry:
+        entry = Entry(self._declared[name](), self.store, self.counter)
+        for port in entry.signature.inputs:
+            if port.role in STATE and port.name not in self.store:
+                shape = tuple(int(size) for size in port.type.shape)  # type: ignore[arg-type]
+                self.store.add(port.name, port.type, np.zeros(shape, port.type.dtype.numpy))
+        return entry
+
+    def __call__(self, *inputs: Any, out: Sequence[np.ndarray] | None = None, **named: Any) -> Any:
+        """Run the model on its inputs.
+
+        Raises:
+            InvalidArgumentError: an input is missing, unknown or does not fit.
+        """
+        entry = self._entries.get(self._mode) or self.entry(self._mode)
+        return entry(*inputs, out=out, **named)
+
+    def train_step(self, *inputs: Any, **hyperparameters: Any) -> Any:
+        """Run one training step: forward, backward and update, as one executable.
+
+        Args:
+            inputs: the inputs of the model, then those of the loss (targets).
+            hyperparameters: run-time values such as `learning_rate`; those that are left out have
+                the optimizer's.
+
+        Returns:
+            The loss, then the outputs of the model.
+
+        Raises:
+            InvalidArgumentError: an input does not fit, or a label is out of range; then nothing
+                has changed.
+        """
+        entry = self.entry(TRAIN_STEP)
+        named = {**self.defaults, **hyperparameters}
+        return tuple(entry.run(inputs, named))
+
+    def train(self) -> CompiledModel:
+        """Let calls run the model as in training (dropout drops, batch norm uses the batch)."""
+        self._mode = TRAIN
+        return self
+
+    def infer(self) -> CompiledModel:
+        """Let calls run the model as in inference."""
+        self._mode = INFER
+        return self
+
+    @property
+    def mode(self) -> str:
+        """How calls run the model: `infer` or `train`."""
+        return self._mode
+
+    def load_params(self, values: Mapping[str, Any] | str | os.PathLike[str]) -> None:
+        """Write parameters from a mapping or a .safetensors or .npz file, all or none of them.
+
+        Raises:
+            NotFoundError: a name is unknown, or the file does not exist.
+            InvalidArgumentError: a shape or dtype does not fit, or the file is damaged.
+        """
+        if isinstance(values, (str, os.PathLike)):
+            values = load_weights(values)
+        self.store.write(values)
+
+    def save(self, path: str | os.PathLike[str], *, objects: bool = True) -> None:
+        """Write the model to a `.frame` file: declared graphs, weights and, unless `objects` is
+        false, the machine code of its compiled entries.
+
+        Raises:
+            NotFoundError: the folder does not exist.
+        """
+        from frame.runtime.framefile import save
+
+        save(self, Path(path), objects)
+
+    @property
+    def graph(self) -> Graph:
+        """The declared graph of the entry that calls run."""
+        return self.entry(self._mode).declared.graph
+
+    @property
+    def host_steps(self) -> tuple[str, ...]:
+        """The ops of the current entry that run in numpy; empty for every built-in op on cpu."""
+        return self.entry(self._mode).loaded.run.host_steps
+
+    def source(self, entry: str | None = None) -> Mapping[str, str]:
+        """Return the generated code of an entry by stage: `loop`, `llvm`, `assembly`."""
+        return self.entry(entry or self._mode).source()
+
+    def profile(self, *inputs: Any, entry: str | None = None, **named: Any) -> Any:
+        """Run once and return where the time went: a `Profile`, one row a kernel launch."""
+        from frame.runtime.profiler import make_profile
+
+        chosen = self.entry(entry or self._mode)
+        named = {**self.defaults, **named} if chosen.hyperparameters else named
+        times: Sequence[KernelTime] = chosen.profile(*inputs, **named)
+        return make_profile(times, chosen.declared.graph)
+
+    def summary(self) -> str:
+        """Return a table of modules, shapes and parameter counts."""
+        from frame.runtime.summary import summary
+
+        return summary(self)
+
+    def __repr__(self) -> str:
+        count = sum(array.size for array in map(self.store.array, self.params))
+        entries = ", ".join(self._entries) or "none yet"
+        return f"<CompiledModel {self.name}: {count:,} parameters, compiled entries: {entries}>"
+
+
+def compile(
+    model: Module | Graph | Callable[..., Any],
+    inputs: Sequence[Any] | Mapping[str, Any] = (),
+    *,
+    backend: str | None = None,
+    target: TargetDescription | str | None = None,
+    loss: Module | None = None,
+    targets: Sequence[Any] = (),
+    optimizer: Optimizer | None = None,
+    params: Mapping[str, Any] | None = None,
+    passes: Passes = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> CompiledModel:
+    """Compile a model to native code, through the cache.
+
+    Args:
+        model: a Module, a graph, or a function that builds a graph from values.
+        inputs: one `frame.spec` (or array, or shape) an input; a mapping gives names. A graph has
+            its own.
+        backend: the name of the backend; FRAME_BACKEND or `cpu` by default.
+        target: a target description or a name such as `x86-64-v3`; the host by default.
+        loss: a module of (output, target); with `optimizer` the model gets a training step.
+        targets: the specs of the inputs that the loss has beside the output of the model.
+        optimizer: how a step updates the parameters.
+        params: initial values by path in place of the declared initialisers.
+        passes: edits of the pass list, see `frame.compiler.pipeline.make_pipeline`.
+        options: options of the backend.
+        seed: the seed of initialisers and of random ops.
+
+    Raises:
+        InvalidArgumentError: the model can't be built for these inputs.
+        UnimplementedError: an op that neither a backend nor a reference can run.
+    """
+    owner = find_backend(backend)
+    on = owner.target(target) if isinstance(target, str) else target
+    settings = _Settings(owner.name, on, passes, dict(options or {}))
+    made = _Declarations(model, inputs, loss, targets, optimizer, settings)
+    values = made.initial_values(seed)
+    result = CompiledModel(
+        made.name,
+        made.entries(),
+        values,
+        seed=seed,
+        module=model if isinstance(model, Module) else None,
+        defaults=optimizer.hyperparameters if optimizer is not None else None,
+    )
+    if params is not None:
+        result.load_params(params)
+    result.entry(INFER if optimizer is None else TRAIN_STEP)
+    return result
+
+
+class _Settings:
+    """What all entries of a model are compiled for."""
+
+    def __init__(
+        self,
+        backend: str,
+        target: TargetDescription | None,
+        passes: Passes,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.backend, self.target = backend, target
+        self.passes, self.options = passes, options
+
+    def declare(self, graph: Graph, transform: Any = None) -> Declared:
+        """Return the declaration of a graph."""
+        return Declared(graph, self.backend, self.target, transform, self.passes, self.options)
+
+
+class _Declarations:
+    """The declarations of a model's entries."""
+
+    def __init__(
+        self,
+        model: Any,
+        inputs: Sequence[Any] | Mapping[str, Any],
+        loss: Module | None,
+        targets: Sequence[Any],
+        optimizer: Optimizer | None,
+        settings: _Settings,
+    ) -> None:
+        if (loss is None) != (optimizer is None):
+            raise InvalidArgumentError(
+                "a training step needs both loss= and optimizer=, received only one of them"
+            )
+        self.model, self.loss, self.optimizer, self.settings = model, loss, optimizer, settings
+        self.inputs = _named_specs(inputs)
+        self.targets = [as_spec(target) for target in targets]
+        if isinstance(model, Module):
+            self.name = model.name or model.kind
+        elif isinstance(model, Graph):
+            self.name = model.name
+        else:
+            self.name = getattr(model, "__name__", "function").strip("<>")
+
+    def entries(self) -> dict[str, Callable[[], Declared]]:
+        """Return the makers of the declarations, by entry."""
+        if not isinstance(self.model, Module):
+            return {INFER: self._plain}
+        made: dict[str, Callable[[], Declared]] = {
+            INFER: lambda: self._forward("infer"),
+            TRAIN: lambda: self._forward("train"),
+        }
+        if self.optimizer is not None:
+            made[TRAIN_STEP] = self._train_step
+        return made
+
+    def initial_values(self, seed: int) -> dict[str, np.ndarray]:
+        """Return the initial parameters by path."""
+        if not isinstance(self.model, Module):
+            return {}
+        return {spec.name: materialize(spec, seed) for spec in self.model.parameters()}
+
+    def _plain(self) -> Declared:
+        if isinstance(self.model, Graph):
+            return self.settings.declare(self.model)
+        return self.settings.declare(trace(self.model, *self.inputs.values()))
+
+    def _forward(self, mode: str) -> Declared:
+        return self.settings.declare(build_graph(self.model, self.inputs, mode))
+
+    def _train_step(self) -> Declared:
+        from frame.runtime.training import declare_training
+
+        graph, transform = declare_training(
+            self.model, self.loss, self.inputs, self.targets, self.optimizer
+        )
+        return self.settings.declare(graph, transform)
+
+
+def _named_specs(inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, TensorType]:
+    if isinstance(inputs, Mapping):
+        return {name: as_spec(value) for name, value in inputs.items()}
+    if not isinstance(inputs, (tuple, list)):
+        raise InvalidArgumentError(
+            "inputs must be a list of specs such as [frame.spec(('batch', 784))], received "
+            f"{inputs!r:.80}"
+        )
+    stem = "x" if len(inputs) == 1 else None
+    return {stem or f"x{k}": as_spec(value) for k, value in enumerate(inputs)}
