@@ -6,11 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from frame.compiler.optimizers import Optimizer
 from frame.compiler.pipeline import Passes
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
@@ -25,6 +24,9 @@ from frame.runtime.parameters import ParameterStore
 from frame.runtime.specs import as_spec
 from frame.runtime.stages import Declared
 from frame.runtime.tracing import trace
+
+if TYPE_CHECKING:
+    from frame.compiler.optimizers import Optimizer
 
 INFER, TRAIN, TRAIN_STEP = "infer", "train", "train_step"
 
