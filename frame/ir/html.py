@@ -63,7 +63,8 @@ def _picture(graph: Graph) -> str:
     note = f"<div>the first {MAX_PICTURED} nodes are drawn</div>" if left_out > 0 else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'role="img" fill="currentColor">{"".join(lines)}{"".join(drawn)}</svg>{note}'
+        'role="img" fill="currentColor" font-size="12">'
+        f"{''.join(lines)}{''.join(drawn)}</svg>{note}"
     )
 
 

@@ -576,14 +576,15 @@ class Bytes:
 
     def __init__(self, graph: Graph, plan: MemoryPlan, hints: dict, bindings: dict) -> None:
         self.graph, self.plan, self.hints, self.bindings = graph, plan, hints, bindings
-        self.table = plan.fill(bindings).offsets
+        filled = plan.fill(bindings)
+        self.table = filled.offsets
         self.source = random.Random(0)
         self.memory = {
-            (space, index): bytearray(self.source.randbytes(20_000))
+            (space, index): bytearray(self.source.randbytes(8_000))
             for space in ("input", "output", "constant")
-            for index in range(16)
+            for index in range(8)
         }
-        self.memory["arena", 0] = bytearray(self.source.randbytes(400_000))
+        self.memory["arena", 0] = bytearray(self.source.randbytes(filled.arena_size))
         self.content: dict = {}
         values = list(graph.input_values) + [v for node in graph.nodes for v in node.results]
         self.places = dict(zip(values, plan.places, strict=True))
