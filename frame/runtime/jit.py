@@ -1,0 +1,192 @@
+"""`frame.jit`: compile a Python function for the shapes it is called with."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from frame.core.dtypes import dtype
+from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import Dim
+from frame.core.tensors import Tensor, from_numpy
+from frame.ir.builder import active_builder
+from frame.ir.graph import TensorType, Value
+from frame.runtime.entry import Entry
+from frame.runtime.parameters import ParameterStore
+from frame.runtime.stages import Declared
+from frame.runtime.tracing import Structure, flatten, trace_structure
+
+_LOG = logging.getLogger("frame.jit")
+_SYMBOL = "n"
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compiled:
+    """One compiled form of the function."""
+
+    entry: Entry
+    structure: Structure
+    types: tuple[TensorType, ...]
+
+    def fits(self, types: Sequence[TensorType]) -> bool:
+        """Whether arguments of these types run on this form."""
+        return all(map(_fits, self.types, types))
+
+
+def _fits(mine: TensorType, given: TensorType) -> bool:
+    return (
+        mine.dtype == given.dtype
+        and len(mine.shape) == len(given.shape)
+        and all(isinstance(a, Dim) or a == b for a, b in zip(mine.shape, given.shape, strict=True))
+    )
+
+
+class Jitted:
+    """A function that is traced and compiled when it is called with new types.
+
+    At the second size of a leading dimension that dimension becomes a symbol, and the same code
+    serves every size from then on; if the function can't be built with a symbol there, each size
+    is compiled on its own. Recompiles are logged with their reason.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], backend: str | None = None, **options: Any
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.backend = backend
+        self.options = options
+        self.compiles = 0
+        self._forms: dict[Key, list[_Compiled]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: Any, **static: Any) -> Any:
+        """Run on arrays, Tensors or scalars; keyword arguments are constants of the trace.
+
+        Called on values while a graph is being built, the function becomes a part of that graph.
+        """
+        if active_builder() is not None and any(
+            isinstance(a, Value) for a in flatten(arguments)[0]
+        ):
+            return self.function(*arguments, **static)
+        leaves, layout = flatten(arguments)
+        arrays = [_as_array(leaf) for leaf in leaves]
+        types = [TensorType(dtype(a.dtype), a.shape) for a in arrays]
+        key = (layout, tuple(sorted(static.items(), key=lambda item: item[0])))
+        form = self._find(key, types) or self._add(key, layout, types, static)
+        results: list[Any] = form.entry.run(arrays)
+        if any(isinstance(leaf, Tensor) for leaf in leaves):
+            results = [from_numpy(result) for result in results]
+        return form.structure.build(iter(results))
+
+    def _find(self, key: Key, types: Sequence[TensorType]) -> _Compiled | None:
+        return next((form for form in self._forms.get(key, ()) if form.fits(types)), None)
+
+    def _add(
+        self, key: Key, layout: Structure, types: Sequence[TensorType], static: dict[str, Any]
+    ) -> _Compiled:
+        with self._lock:
+            found = self._find(key, types)
+            if found is not None:
+                return found
+            known = self._forms.setdefault(key, [])
+            general = _generalised(types, known)
+            form = None
+            if general is not None:
+                form = self._try(layout, general, static)
+            form = form or self._compile(layout, types, static)
+            known.append(form)
+            return form
+
+    def _try(
+        self, layout: Structure, types: Sequence[TensorType], static: dict[str, Any]
+    ) -> _Compiled | None:
+        try:
+            form = self._compile(layout, types, static)
+        except InvalidArgumentError as error:
+            _LOG.info("%s can't take a symbolic size: %s", self.__name__, error)
+            return None
+        shapes = ", ".join(map(str, types))
+        _LOG.info("%s was called with a second size and is symbolic now: %s", self.__name__, shapes)
+        return form
+
+    def _compile(
+        self, layout: Structure, types: Sequence[TensorType], static: dict[str, Any]
+    ) -> _Compiled:
+        self.compiles += 1
+        _LOG.debug("%s is compiled for %s", self.__name__, ", ".join(map(str, types)))
+
+        def build(*values: Value) -> Any:
+            return self.function(*layout.build(iter(values)), **static)
+
+        graph, structure = trace_structure(build, list(types), self.__name__)
+        declared = Declared(graph, self.backend or _default_backend(), **self.options)
+        return _Compiled(Entry(declared, ParameterStore({}, {})), structure, tuple(types))
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", "function").strip("<>") or "function"
+
+
+def _default_backend() -> str:
+    from frame.runtime.backends import backend
+
+    return backend().name
+
+
+def _generalised(
+    types: Sequence[TensorType], known: Sequence[_Compiled]
+) -> list[TensorType] | None:
+    """Return the types with leading dimensions as a symbol, if only those differ from before."""
+    for form in known:
+        rows = list(zip(form.types, types, strict=True))
+        if not all(_same_but_leading(old, new) for old, new in rows):
+            continue
+        sizes = {new.shape[0] for old, new in rows if old.shape != new.shape}
+        olds = {old.shape[0] for old, new in rows if old.shape != new.shape}
+        if len(sizes) == 1 and len(olds) == 1:
+            symbol = Dim.symbol(_SYMBOL)
+            return [
+                TensorType(new.dtype, (symbol, *new.shape[1:])) if old.shape != new.shape else new
+                for old, new in rows
+            ]
+    return None
+
+
+def _same_but_leading(old: TensorType, new: TensorType) -> bool:
+    return (
+        old.dtype == new.dtype
+        and len(old.shape) == len(new.shape)
+        and old.shape[1:] == new.shape[1:]
+        and not any(isinstance(size, Dim) for size in old.shape)
+    )
+
+
+def _as_array(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    if isinstance(leaf, Tensor):
+        return np.asarray(leaf)
+    if isinstance(leaf, float):
+        return np.asarray(leaf, np.float32)
+    return np.asarray(leaf)
+
+
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function of values; use as `@frame.jit` or `@frame.jit(backend="cpu")`.
+
+    Args:
+        function: builds a graph from values; its arguments and result may be nests of tuples,
+            lists and dicts.
+        options: `backend`, `target`, `passes` as in `frame.compile`.
+    """
+    if function is None:
+        return lambda decorated: Jitted(decorated, **options)
+    return Jitted(function, **options)
