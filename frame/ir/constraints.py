@@ -7,7 +7,7 @@ and leaves a constraint. The executable keeps them and checks each new set of va
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim
@@ -15,10 +15,18 @@ from frame.core.shapes import Dim
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The condition that `size` is 0 or more; `message` says what asks for it and where."""
+    """The condition that `size` is 0 or more. `op` needs it, at `place` in the user's model.
+
+    `need` completes the sentence "op needs ...". The place may be unknown, as in a cached program.
+    """
 
     size: Dim
-    message: str
+    op: str
+    need: str
+    place: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.op}{f' ({self.place})' if self.place else ''} needs {self.need}"
 
 
 def is_natural(size: Dim) -> bool:
@@ -37,4 +45,4 @@ def check_constraints(constraints: Iterable[Constraint], bindings: Mapping[str, 
         if constraint.size.evaluate(bindings) < 0:
             names = sorted(constraint.size.symbols)
             values = ", ".join(f"{name}={bindings[name]}" for name in names)
-            raise InvalidArgumentError(f"{constraint.message}; this does not hold with {values}")
+            raise InvalidArgumentError(f"{constraint}; this does not hold with {values}")

@@ -57,9 +57,7 @@ def _collect(graph: Graph, top: Graph) -> Iterator[Constraint]:
             yield from _collect(body, body if body.locations else top)
         for size, text in _conditions(node):
             if isinstance(size, Dim) and not is_natural(size):
-                place = str(top.location(node))
-                name = f"{node.op} ({place})" if place else node.op
-                yield Constraint(size, f"{name} needs {text}")
+                yield Constraint(size, node.op, text, str(top.location(node)))
 
 
 def _conditions(node: Node) -> Iterable[tuple[Size, str]]:

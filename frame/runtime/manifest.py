@@ -13,8 +13,9 @@ from typing import Any
 from frame.core.devices import Device
 from frame.core.dtypes import dtype
 from frame.core.errors import FrameError, InvalidArgumentError
-from frame.core.shapes import parse_dim
+from frame.core.shapes import Dim, parse_dim
 from frame.hal.interfaces import ArtifactStore, Executable, Port, Signature
+from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph, Layout, Role, TensorType
 from frame.ir.parser import parse_graph
 from frame.ir.printer import print_graph
@@ -149,6 +150,8 @@ def signature_to_data(signature: Signature) -> dict[str, Any]:
         "outputs": [[p.name, type_to_data(p.type), p.role.value] for p in signature.outputs],
         "symbols": list(signature.symbols),
         "updates": list(signature.updates),
+        # Not the place: another caller may have the same graph at other lines.
+        "constraints": [[str(c.size), c.op, c.need] for c in signature.constraints],
     }
 
 
@@ -163,7 +166,15 @@ def signature_from_data(data: Mapping[str, Any]) -> Signature:
         ports(data["outputs"]),
         tuple(map(str, data["symbols"])),
         tuple(map(int, data["updates"])),
+        tuple(_constraint(*row) for row in data["constraints"]),
     )
+
+
+def _constraint(size: str, op: str, need: str) -> Constraint:
+    parsed = parse_dim(size)
+    if not isinstance(parsed, Dim):
+        raise InvalidArgumentError(f"expected a size with a symbol, received {size!r}")
+    return Constraint(parsed, str(op), str(need))
 
 
 def _program_to_data(plan: ProgramPlan) -> dict[str, Any]:

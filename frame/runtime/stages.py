@@ -26,6 +26,7 @@ from frame.hal.interfaces import Executable, Piece, Port, Signature
 from frame.ir.graph import Graph, Node
 from frame.ir.hashing import structural_hash
 from frame.ir.printer import print_graph
+from frame.ops.binding import constraints
 from frame.runtime import fallback, versions
 from frame.runtime.backends import backend
 from frame.runtime.cache import MANIFEST, Cache, default_cache
@@ -210,6 +211,7 @@ def signature_of(graph: Graph) -> Signature:
         tuple(Port(n, v.type) for n, v in zip(names, graph.outputs, strict=True)),
         graph.symbols,
         tuple(update.input_index for update in graph.updates),
+        constraints(graph),
     )
 
 

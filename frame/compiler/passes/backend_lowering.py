@@ -14,6 +14,7 @@ from frame.core.errors import UnimplementedError
 from frame.hal.interfaces import Capabilities, Piece, Port, Signature
 from frame.ir.graph import Graph, Node, Value
 from frame.ir.printer import print_node
+from frame.ops.binding import constraints
 
 PRODUCED = "piece"
 """The name under which the pass leaves the `Piece` in the context."""
@@ -46,6 +47,7 @@ def signature_of(graph: Graph) -> Signature:
         tuple(Port(name, v.type) for name, v in zip(names, graph.outputs, strict=True)),
         graph.symbols,
         tuple(update.input_index for update in graph.updates),
+        constraints(graph),
     )
 
 
