@@ -12,6 +12,7 @@ import pytest
 
 from frame.core.errors import InternalError, InvalidArgumentError
 from frame.core.shapes import Dim
+from frame.ir import offsets
 from frame.ir.builder import GraphBuilder
 from frame.ir.check_plan import check_plan
 from frame.ir.graph import Constant, Graph, Role
@@ -695,8 +696,6 @@ def test_packing_never_overlaps_and_is_close_to_the_bound(seed):
 
 
 def test_other_orders_are_tried_when_the_first_misses_the_bound():
-    from frame.ir import offsets
-
     found = None
     for seed in range(200):
         source = random.Random(seed)

@@ -16,6 +16,7 @@ from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Constant, Graph, GraphInput, Layout, Node, TensorType, Value
 from frame.ir.parser import parse_graph
 from frame.ir.printer import constant_pool, print_attribute, print_graph, print_node
+from frame.ops.registry import create_node
 from tests.ir.graphs import constant, mlp, op, tensor
 
 MLP = """\
@@ -199,11 +200,10 @@ def test_layouts_and_devices():
 
 
 def test_names_of_any_characters():
-    value = Value(tensor(2))
     names = ("line\nbreak", 'quote"', "ünïcode", " ")
     entries = tuple(GraphInput(Value(tensor(2)), name=name) for name in names)
-    graph = Graph(entries, (), (value,), name="a graph\u2028", output_names=("{}",))
-    graph = Graph(entries, (), (entries[0].value,), name=graph.name, output_names=("{}",))
+    outputs = (entries[0].value,)
+    graph = Graph(entries, (), outputs, name="a graph\u2028", output_names=("{}",))
     back = check_round_trip(graph)
     assert tuple(entry.name for entry in back.inputs) == names
     assert back.name == "a graph\u2028" and back.output_names == ("{}",)
@@ -213,8 +213,6 @@ def test_a_node_without_results():
     with GraphBuilder() as builder:
         x = builder.input(tensor(2))
         builder.output(x)
-        from frame.ops.registry import create_node
-
         create_node("t_sink", (x,), {})
     assert "\n  t_sink(%0)\n" in print_graph(builder.finish())
     check_round_trip(builder.finish())

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from frame.core.devices import Device
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InternalError, InvalidArgumentError
 from frame.core.shapes import Dim
+from frame.ir import verify as verifier
 from frame.ir.graph import (
     Constant,
     Graph,
@@ -184,9 +185,7 @@ def test_broken_graphs(case):
 
 
 def test_every_invariant_is_broken_by_a_case():
-    import frame.ir.verify as module
-
-    numbered = set(re.findall(r"(?m)^ *(V[0-9]+) ", module.__doc__))
+    numbered = set(re.findall(r"(?m)^ *(V[0-9]+) ", verifier.__doc__))
     assert numbered == {name.split()[0] for name in BROKEN} and len(numbered) == 11
 
 
@@ -224,8 +223,6 @@ def test_a_layout_may_differ_from_the_inferred_one():
 
 
 def test_nodes_are_immutable():
-    from frame.core.errors import InternalError
-
     with pytest.raises(InternalError, match="immutable"):
         GOOD.op = "t_add"
     with pytest.raises(TypeError):
