@@ -237,6 +237,8 @@ class _Lowering:
     def _launch(
         self, call: KernelCall, operands: Mapping[Part, list[View]], node: Node, work: Work
     ) -> None:
+        for helper in call.helpers:
+            self._share_helper(helper)
         kernel = self._share(call.kernel)
         views = tuple(_operand(operands, ref) for ref in call.operands)
         self.statements.append(Launch(kernel.name, views, call.kernel.scalars, call.chunks))
@@ -251,6 +253,11 @@ class _Lowering:
             name = kernel.name if count == 1 else f"{kernel.name}_{count}"
             self.kernels[key] = replace(kernel, name=name)
         return self.kernels[key]
+
+    def _share_helper(self, helper: Kernel) -> None:
+        """Add a kernel that others call by its name."""
+        if self._share(helper).name != helper.name:
+            raise InternalError(f"two different kernels are named {helper.name}")
 
     def _copy_bytes(self, scope: _Scope, copy: memory.Copy) -> None:
         """Launch a copy that the plan asks for at the end of a graph."""

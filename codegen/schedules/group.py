@@ -36,12 +36,14 @@ class Ref:
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelCall:
     """One launch of a kernel of a group: which buffers of the group are its parameters, and how
-    many chunks there are. After a call that `checks`, the run stops if a bad value was reported."""
+    many chunks there are. `helpers` are kernels that it calls, callees first; equal names mean equal
+    kernels. After a call that `checks`, the run stops if a bad value was reported."""
 
     kernel: Kernel
     operands: tuple[Ref, ...]
     chunks: Expr
     checks: bool = False
+    helpers: tuple[Kernel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +98,13 @@ class Group:
         )
 
     def call(
-        self, suffix: str, body: Block, chunks: Expr, note: str = "", checks: bool = False
+        self,
+        suffix: str,
+        body: Block,
+        chunks: Expr,
+        note: str = "",
+        checks: bool = False,
+        helpers: tuple[Kernel, ...] = (),
     ) -> KernelCall:
         """Make the kernel of `body` and its call; parameters are what the body uses."""
         used = used_buffers(body)
@@ -115,7 +123,7 @@ class Group:
         scalars = tuple(var for var in self.symbols.values() if var in free)
         name = f"{self.name}_{suffix}" if suffix else self.name
         kernel = Kernel(name, buffers, scalars, body, note)
-        return KernelCall(kernel, tuple(ref for _, ref in rows), chunks, checks)
+        return KernelCall(kernel, tuple(ref for _, ref in rows), chunks, checks, helpers)
 
 
 def make_group(

@@ -53,6 +53,8 @@ def unflatten(position: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
     """Return the row-major index of a flat position."""
     index: list[Expr] = []
     for extent in reversed(extents[1:]):
+        if b.constant_value(extent) == 0:
+            extent = b.index(1)  # no position exists
         index.append(b.rem(position, extent))
         position = b.div(position, extent)
     return (position, *reversed(index)) if extents else ()

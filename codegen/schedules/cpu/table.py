@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frame.codegen.schedules.cpu import elementwise, reduction
+from frame.codegen.schedules.cpu import elementwise, gemm, gemm_epilogue, reduction
 from frame.codegen.schedules.registry import Schedule, register_schedule
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
@@ -16,5 +16,6 @@ def _reduction_workspaces(body: Graph, target: TargetDescription) -> tuple[Size,
 for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces),
+    Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable),
 ):
     register_schedule(_schedule)

@@ -1,0 +1,98 @@
+"""The epilogue of a product: what follows it in the group, over columns of finished sums.
+
+for v in vectors of the columns     every output is computed, then stored
+for j in what is left over          the same, element by element
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import Expr
+from frame.codegen.schedules.access import INDEX_RULES, Reader
+from frame.codegen.schedules.group import Group, Index
+from frame.codegen.schedules.scalar_rules import compute_dtype
+from frame.ir.graph import Graph, Node, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns `start` .. `start + count - 1` of the result, taken `lanes` at a time."""
+
+    start: Expr
+    count: Expr
+    lanes: int
+
+
+def write_epilogue(
+    group: Group,
+    body: b.Body,
+    result: Value,
+    columns: Columns,
+    index: Callable[[Expr], Index],
+    sums: Callable[[Expr], Expr],
+) -> None:
+    """Write all outputs of a group for the columns of one row.
+
+    `index` gives the index of the result at a column, `sums` the finished sum at a column counted
+    from `columns.start`. Both take vectors of columns too.
+    """
+    lanes, count = columns.lanes, columns.count
+    full = b.div(count, lanes)
+    if b.constant_value(full) != 0:
+        with body.loop(full, "v") as v:
+            place = b.ramp(b.mul(v, lanes), lanes)
+            _write_outputs(group, body, result, index(_moved(columns, place)), sums(place))
+    done = b.mul(full, lanes)
+    if b.constant_value(b.sub(count, done)) != 0:
+        with body.loop(b.sub(count, done), "j") as j:
+            place = body.let("column", b.add(done, j))
+            _write_outputs(group, body, result, index(_moved(columns, place)), sums(place))
+
+
+def _moved(columns: Columns, place: Expr) -> Expr:
+    return b.add(place, b.broadcast(columns.start, place.type.lanes))
+
+
+def _write_outputs(group: Group, body: b.Body, result: Value, index: Index, value: Expr) -> None:
+    finished = body.let("sum", b.cast(value, compute_dtype(result.dtype)))
+    reader = Reader(group, body, {result: lambda _: finished})
+    outputs = group.body.outputs
+    values = [body.let("y", reader.load(output, index)) for output in outputs]
+    for position, output in enumerate(values):
+        reader.store(position, index, output)
+
+
+def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:
+    """Return the (output, capture) pairs that may share memory.
+
+    The capture is read by the epilogue alone, at the index of the output, and has its type.
+    """
+    anchor = next(node for node in body.nodes if node.op in ("matmul", "conv2d"))
+    elsewhere = _captures_below(
+        value
+        for node in body.nodes
+        if node is anchor or node.op in INDEX_RULES
+        for value in node.operands
+    )
+    return tuple(
+        (o, c)
+        for o, output in enumerate(body.outputs)
+        for c, entry in enumerate(body.inputs)
+        if entry.value.type == output.type and entry.value not in elsewhere
+    )
+
+
+def _captures_below(values: object) -> set[Value]:
+    found: set[Value] = set()
+    pending: list[Value] = list(values)  # type: ignore[call-overload]
+    while pending:
+        value = pending.pop()
+        node: Node | None = value.node
+        if node is None:
+            found.add(value)
+        else:
+            pending.extend(node.operands)
+    return found
