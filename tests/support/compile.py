@@ -59,7 +59,15 @@ def make_piece(graph: Graph, target: TargetDescription | None = None) -> Compile
     views = {}
     _collect_views(fused, views)
     plan = plan_memory(fused, workspaces, overwritable, views)
-    check_plan(fused, plan, workspaces=workspaces, overwritable=overwritable, views=views)
+    bindings = dict.fromkeys(fused.symbols, 4)  # any value: the plan must hold for all
+    check_plan(
+        fused,
+        plan,
+        bindings=bindings,
+        workspaces=workspaces,
+        overwritable=overwritable,
+        views=views,
+    )
     inputs = tuple(Port(e.name, e.value.type, e.role) for e in fused.inputs)
     names = fused.output_names or tuple(f"output{i}" for i in range(len(fused.outputs)))
     outputs = tuple(Port(n, v.type) for n, v in zip(names, fused.outputs, strict=True))
