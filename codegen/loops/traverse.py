@@ -120,10 +120,10 @@ REBUILD: Mapping[type[Expr], Callable[[Any, Args], Expr]] = {
 
 def rebuild(expression: Expr, args: Args) -> Expr:
     """Return the expression with new operands; the same object where none changed."""
-    old = expression.args
-    if len(old) == len(args) and all(x is y for x, y in zip(old, args, strict=True)):
-        return expression
-    return REBUILD[type(expression)](expression, args)
+    for old, new in zip(expression.args, args, strict=True):
+        if old is not new:
+            return REBUILD[type(expression)](expression, args)
+    return expression
 
 
 class Mapper:

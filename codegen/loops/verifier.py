@@ -214,8 +214,8 @@ class _Checker:
             if need >= 0 and not self.alive[need]:
                 self.dead(arg)
         lanes = node.type.lanes
-        power = 1 <= lanes <= MAX_LANES and lanes & (lanes - 1) == 0
-        self.expect(power, f"{lanes} lanes: expected a power of two up to {MAX_LANES}")
+        if not _power(lanes):
+            self.error(f"{lanes} lanes: expected a power of two up to {MAX_LANES}")
         rule = _EXPRESSIONS.get(type(node))
         if rule is None:
             self.error(f"{type(node).__name__} is no expression of the loop IR")
@@ -227,9 +227,9 @@ class _Checker:
         self.expect(type_ == INDEX, f"{what} must be {INDEX}, it is {type_}")
 
     def same(self, node: Expr, *types: Type) -> None:
-        good = all(type_ == types[0] for type_ in types)
-        listed = ", ".join(map(str, types))
-        self.expect(good, f"{_operator(node)} needs operands of one type, received {listed}")
+        if any(type_ != types[0] for type_ in types):
+            listed = ", ".join(map(str, types))
+            self.error(f"{_operator(node)} needs operands of one type, received {listed}")
 
     def access(self, memory: Buffer, indices: Sequence[Expr], mask: Expr | None) -> int:
         """Check an access and return the lanes that it has."""
@@ -570,7 +570,8 @@ def _unary(c: _Checker, e: Unary) -> None:
 
 def _binary(c: _Checker, e: Binary) -> None:
     c.same(e, e.a.type, e.b.type)
-    c.expect(b.binary_allowed(e.op, e.a.type.dtype), f"{e.op} of {e.a.type}")
+    if not b.binary_allowed(e.op, e.a.type.dtype):
+        c.error(f"{e.op} of {e.a.type}")
     second = b.constant_value(e.b)
     if e.op in (BinaryOp.DIV, BinaryOp.REM) and e.type.dtype.is_integer:
         c.expect(second != 0, f"{e.op} by the constant 0")
