@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from frame.codegen.emit.llvm.helpers import call_helper
 from frame.codegen.emit.llvm.writer import FunctionWriter, constant, llvm_type, mangled
 from frame.codegen.loops.ir import Type, UnaryOp
 from frame.core.dtypes import DType, bool_, float32, float64, int32, int64
@@ -311,7 +312,7 @@ def fused_multiply_add(writer: FunctionWriter, type_: Type, operands: Sequence[s
         )
     if type_.dtype == float32:
         return _float32_fma(writer, type_.lanes, operands)
-    raise UnimplementedError("float64 fma without the instruction")
+    return call_helper(writer, "frame.fma", type_, operands)
 
 
 def _float32_fma(writer: FunctionWriter, count: int, operands: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from frame.codegen.emit.llvm.conversions import cast, fused_multiply_add, narrow, round_float, widen
+from frame.codegen.emit.llvm.helpers import call_helper
 from frame.codegen.emit.llvm.memory import load, load_operands
 from frame.codegen.emit.llvm.writer import FunctionWriter, constant, llvm_type, mangled
 from frame.codegen.loops import ir
@@ -169,6 +170,8 @@ def binary(writer: FunctionWriter, op: BinaryOp, type_: Type, a: str, b: str) ->
     if _is_half(type_):
         wide = Type(float32, type_.lanes)
         return narrow(writer, binary(writer, op, wide, *_widened(writer, type_, (a, b))), type_)
+    if op is BinaryOp.REM and type_.dtype.is_float:
+        return call_helper(writer, f"frame.remainder.{llvm_type(Type(type_.dtype))}", type_, (a, b))
     instruction = BINARY.get((op, type_.dtype.kind))
     if instruction is None:
         raise InternalError(f"expected an operator of {type_}, received {op}")
