@@ -228,6 +228,8 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 
 def _exact_fma(a: float, b: float, c: float) -> float:
+    if np.isfinite(a) and np.isfinite(b) and not np.isfinite(c):
+        return float(c)  # also where a * b alone would overflow
     if not all(map(np.isfinite, (a, b, c))) or a == 0 or b == 0:
         return float(np.float64(a) * np.float64(b) + np.float64(c))
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
