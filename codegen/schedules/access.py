@@ -231,16 +231,19 @@ def _pad(reader: Reader, node: Node, index: Index) -> Expr:
         zip(node.attributes["low"], node.attributes["high"], strict=True)
     ):
         extent = reader.group.extent(source.shape[axis])
-        moved = b.sub(index[axis], low)
-        if low > 0:
-            inside = b.and_(inside, b.ge(moved, 0))
-            moved = b.max_(moved, 0)
-        if low > 0 or high > 0:
-            inside = b.and_(inside, b.lt(b.sub(index[axis], low), extent))
+        first = b.sub(index[axis], reader.group.extent(low))
+        moved = first
+        if low != 0:
+            inside = b.and_(inside, b.ge(first, 0))
+            moved = b.max_(first, 0)
+        if low != 0 or high != 0:
+            inside = b.and_(inside, b.lt(first, extent))
             moved = b.min_(moved, b.sub(extent, 1))
         place.append(moved)
-    value = reader.load(source, tuple(place))
-    return b.select(inside, value, b.like(node.attributes["value"], value))
+    value, fill = reader.load(source, tuple(place)), node.attributes["value"]
+    if not source.dtype.is_float:
+        fill = bool(fill) if source.dtype.is_bool else int(fill)
+    return b.select(inside, value, b.like(fill, value))
 
 
 def _use_as_values(reader: Reader, index: Index) -> None:

@@ -131,14 +131,18 @@ def _shift(left: bool) -> Rule:
 
 
 def _integer_pow(x: Expr, y: Expr) -> Expr:
-    """Square and multiply over the bits of the exponent; a negative exponent as numpy truncates."""
+    """Square and multiply over the bits of the exponent; truncated for a negative exponent."""
     result, base, exponent = b.like(1, x), x, y
     for _ in range(min(x.type.dtype.bits, 64)):
         odd = b.ne(b.and_(exponent, 1), 0)
         result = b.select(odd, b.mul(result, base), result)
         base = b.mul(base, base)
         exponent = b.shr(exponent, b.like(1, exponent))
-    return result
+    if not x.type.dtype.is_signed:
+        return result
+    sign = b.select(b.ne(b.and_(y, 1), 0), b.like(-1, x), b.like(1, x))
+    inverse = b.select(b.eq(x, 1), b.like(1, x), b.select(b.eq(x, -1), sign, b.like(0, x)))
+    return b.select(b.lt(y, 0), inverse, result)
 
 
 def _pow(ctx: RuleContext, x: Expr, y: Expr) -> Expr:
