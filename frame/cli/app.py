@@ -14,8 +14,12 @@ from frame.cli.output import colour_wanted
 
 # name -> (module, one line of help); the order is that of the help page
 COMMANDS: dict[str, tuple[str, str]] = {
+    "compile": ("frame.cli.commands.compile", "Compile a model to machine code."),
+    "run": ("frame.cli.commands.run", "Run a .frame file on arrays from files."),
+    "inspect": ("frame.cli.commands.inspect", "Show what a model is and what it compiles to."),
     "backends": ("frame.cli.commands.backends", "List the backends and the devices they see."),
     "doctor": ("frame.cli.commands.doctor", "Check this machine, the packages and the cache."),
+    "cache": ("frame.cli.commands.cache", "Show, check or empty the compile cache."),
 }
 
 HELP = """frame compiles deep-learning graphs to native code, in Python, on this machine.

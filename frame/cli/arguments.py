@@ -112,6 +112,23 @@ def load_array(source: InputFile) -> Any:
         return archive[source.member]
 
 
+def save_arrays(path: str, arrays: dict[str, Any]) -> None:
+    """Write one array to a .npy file, or any number of them to a .npz file by their names.
+
+    Raises:
+        InvalidArgumentError: another kind of file, or several arrays for a .npy file.
+    """
+    import numpy as np
+
+    if path.endswith(".npz"):
+        np.savez(path, **arrays)
+    elif path.endswith(".npy") and len(arrays) == 1:
+        np.save(path, next(iter(arrays.values())))
+    else:
+        expected = ".npy or .npz" if len(arrays) == 1 else f".npz for {_list(list(arrays))}"
+        raise InvalidArgumentError(f"--output {path}: expected a name that ends in {expected}")
+
+
 def by_name(items: Iterable[Any], names: list[str]) -> dict[str, Any]:
     """Assign `--input` values to the inputs `names`; an item without a name needs a single input.
 

@@ -21,6 +21,7 @@ OPTIONAL_PACKAGES = (
 
 def diagnose() -> dict[str, Any]:
     """Return sections of named facts, and `problems`: what keeps frame from working."""
+    from frame.cli.commands.cache import cache_facts
     from frame.cli.discovery import backend_reports
 
     reports = backend_reports(with_facts=True)
@@ -28,6 +29,7 @@ def diagnose() -> dict[str, Any]:
         "frame": _frame_facts(),
         "packages": _package_versions(),
         "processor": _processor_facts(),
+        "cache": cache_facts() | _cache_health(),
         "settings": _settings(),
     }
     report |= {
@@ -91,6 +93,13 @@ def _processor_model() -> str:
 def _usable_processors() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _cache_health() -> dict[str, int]:
+    from frame.runtime.cache import default_cache
+
+    sound, damaged = default_cache().verify()
+    return {"sound files": sound, "damaged files": len(damaged)}
 
 
 def _settings() -> Mapping[str, str]:

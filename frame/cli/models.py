@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from frame.cli.arguments import InputSpec, by_name
 from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError, UnimplementedError
+
+if TYPE_CHECKING:
+    from frame.ir.graph import TensorType
+    from frame.runtime.model import CompiledModel
 
 FACTORY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)$")
 GRAPH_SUFFIXES = {".txt", ".graph", ".ir"}
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 LATER = {".onnx": "ONNX files", ".json": "JSON model specs"}
 
 
@@ -39,6 +46,47 @@ def load_model(reference: str) -> Any:
             f"received {reference!r}"
         )
     return _call(_attribute(match["module"], match["name"]), reference)
+
+
+def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> CompiledModel:
+    """Compile what `load_model` returned for the inputs of the command line.
+
+    Raises:
+        InvalidArgumentError: an input is missing, doubled or unknown.
+    """
+    import frame
+    from frame.ir.graph import Graph
+
+    if isinstance(model, Graph):
+        if specs:
+            raise InvalidArgumentError("a graph has its own inputs: leave out --input")
+        return frame.compile(model, **options)
+    if not specs:
+        raise InvalidArgumentError("missing --input: give the shape of each input, --input 1,784")
+    return frame.compile(model, _inputs(model, specs), **options)
+
+
+def _inputs(model: Any, specs: list[InputSpec]) -> dict[str, TensorType]:
+    """Return the input types in the order of a function's arguments, or of the command line."""
+    from frame.ir.graph import TensorType
+    from frame.nn.module import Module
+
+    if isinstance(model, Module):
+        names = _module_names(specs)
+    else:
+        names = list(inspect.signature(model).parameters)
+    chosen = by_name(specs, names)
+    return {name: TensorType(chosen[name].dtype, chosen[name].shape) for name in names}
+
+
+def _module_names(specs: list[InputSpec]) -> list[str]:
+    """A module takes any names; without names a single input is `x`."""
+    if len(specs) == 1:
+        return [specs[0].name or "x"]
+    unnamed = any(spec.name is None for spec in specs)
+    if unnamed:
+        raise InvalidArgumentError("several inputs need names: --input a=1,784 --input b=1,10")
+    return list(dict.fromkeys(spec.name for spec in specs if spec.name))
 
 
 def _suffixes() -> str:
@@ -77,7 +125,7 @@ def _attribute(module: str, name: str) -> Any:
 
 
 def _call(factory: Any, reference: str) -> Any:
-    if not callable(factory) or _is_declaration(factory):
+    if not callable(factory) or _is_the_model(factory):
         return factory
     try:
         return factory()
@@ -87,9 +135,15 @@ def _call(factory: Any, reference: str) -> Any:
         raise _user_error(f"calling {reference}", error) from error
 
 
-def _is_declaration(value: Any) -> bool:
-    # A Module value or a jitted function is callable, and is already the model.
-    return not isinstance(value, type) and type(value).__module__.startswith("frame.")
+def _is_the_model(value: Any) -> bool:
+    """A Module value, a jitted function, and a function that takes values are models themselves."""
+    if not isinstance(value, type) and type(value).__module__.startswith("frame."):
+        return True
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(each.default is each.empty and each.kind in _POSITIONAL for each in parameters)
 
 
 def _user_error(action: str, error: Exception) -> InvalidArgumentError:

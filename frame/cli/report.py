@@ -36,6 +36,9 @@ def exit_code_of(error: BaseException, debug: bool = False) -> int:
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return FAILED  # the reader, `head` for example, has gone: there is nobody to tell
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return USAGE
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True)
     if isinstance(error, click.ClickException):

@@ -60,6 +60,7 @@ class Jitted:
         self, function: Callable[..., Any], backend: str | None = None, **options: Any
     ) -> None:
         functools.update_wrapper(self, function)
+        self.__name__ = getattr(function, "__name__", "function").strip("<>") or "function"
         self.function = function
         self.backend = backend
         self.options = options
@@ -129,10 +130,6 @@ class Jitted:
         graph, structure = trace_structure(build, list(types), self.__name__)
         declared = Declared(graph, self.backend or _default_backend(), **self.options)
         return _Compiled(Entry(declared, ParameterStore({}, {})), structure, tuple(types))
-
-    @property
-    def __name__(self) -> str:
-        return getattr(self.function, "__name__", "function").strip("<>") or "function"
 
 
 def _default_backend() -> str:

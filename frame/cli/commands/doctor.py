@@ -22,7 +22,7 @@ def command(as_json: bool) -> int:
     """Check this machine, the packages and the cache.
 
     Shows the versions of frame and of what it needs, the processor and its features, the state of
-    the cache, the settings in force and every backend. Nothing is changed.
+    the cache, the settings in force and every backend.
     """
     from frame.cli.diagnosis import diagnose
 
@@ -35,8 +35,10 @@ def command(as_json: bool) -> int:
 
 
 def _print(report: dict[str, Any]) -> None:
+    from frame.cli.commands.cache import cache_rows
+
     problems = report["problems"]
-    for title, rows in report.items():
+    for title, rows in (report | {"cache": cache_rows(report["cache"])}).items():
         if title != "problems":
             click.echo(heading(title))
             click.echo(facts(rows) if rows else "  none")

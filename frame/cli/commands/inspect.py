@@ -1,0 +1,96 @@
+"""`frame inspect`: what is in a .frame file, or what a model compiles to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from frame.cli.output import facts, heading, print_json
+
+if TYPE_CHECKING:
+    from frame.runtime.model import CompiledModel
+
+EPILOG = """\b
+Examples:
+  frame inspect model.frame                    signature, parameters, device
+  frame inspect model.frame --graph            the declared graph as text
+  frame inspect model.frame --source llvm      the generated code; also loop, assembly
+  frame inspect models.digits:mlp --input batch,784 --source loop
+  frame inspect model.frame --json"""
+
+
+@click.command("inspect", epilog=EPILOG)
+@click.argument("model")
+@click.option("--input", "inputs", multiple=True, metavar="[NAME=]SHAPE[:DTYPE]", help="An input.")
+@click.option("--backend", help="A backend of `frame backends`, for a MODEL that is not a file.")
+@click.option("--graph", "show_graph", is_flag=True, help="Print the declared graph.")
+@click.option("--source", "stage", metavar="STAGE", help="Print the generated code of a stage.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    model: str,
+    inputs: tuple[str, ...],
+    backend: str | None,
+    show_graph: bool,
+    stage: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a model is and what it compiles to.
+
+    MODEL is a .frame file or a model as `frame compile` takes it. The machine code in a file is not
+    run. Without an option the signature and the parameters are shown.
+    """
+    compiled = _compiled(model, inputs, backend)
+    data = _parts(compiled, show_graph, stage)
+    if as_json:
+        print_json(data)
+    elif show_graph or stage:
+        click.echo("\n\n".join(text for text in (data.get("graph"), data.get("source")) if text))
+    else:
+        _show(compiled, data)
+
+
+def _compiled(model: str, inputs: tuple[str, ...], backend: str | None) -> CompiledModel:
+    from frame.cli.arguments import parse_input_spec
+    from frame.cli.models import compile_model, load_model
+    from frame.core.errors import InvalidArgumentError
+
+    if not model.endswith(".frame"):
+        specs = [parse_input_spec(text) for text in inputs]
+        return compile_model(load_model(model), specs, backend=backend)
+    if inputs or backend:
+        raise InvalidArgumentError(
+            f"{model} has its own inputs and backend: leave out --input and --backend"
+        )
+    from frame.runtime.framefile import load
+
+    loaded: CompiledModel = load(model)
+    return loaded
+
+
+def _parts(compiled: CompiledModel, show_graph: bool, stage: str | None) -> dict[str, Any]:
+    from frame.cli.describe import model_facts
+
+    data = model_facts(compiled)
+    if show_graph:
+        data["graph"] = str(compiled.graph)
+    if stage:
+        data["source"] = _source(compiled, stage)
+    return data
+
+
+def _source(compiled: CompiledModel, stage: str) -> str:
+    from frame.core.errors import NotFoundError
+
+    stages = compiled.source()
+    if stage not in stages:
+        raise NotFoundError(f"--source {stage}: the stages are {', '.join(stages) or 'none'}")
+    return stages[stage]
+
+
+def _show(compiled: CompiledModel, data: dict[str, Any]) -> None:
+    from frame.cli.describe import model_text
+
+    click.echo(facts(model_text(data), indent=0))
+    if compiled.module is not None or data["parameters"]:
+        click.echo(f"\n{heading('parameters')}\n{compiled.summary()}")

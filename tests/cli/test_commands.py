@@ -1,0 +1,178 @@
+"""The commands that compile, run and show models, and the cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from frame.cli import main
+
+ADD = ["user_models:add_relu", "--input", "y=batch,4", "--input", "x=batch,4"]
+
+
+def _json(capsys: pytest.CaptureFixture[str]) -> dict:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_compile_reports_the_signature(folder: Path, capsys) -> None:
+    assert main(["compile", *ADD, "--json"]) == 0
+    found = _json(capsys)
+    assert [port["name"] for port in found["inputs"]] == ["x", "y"]
+    assert {port["type"] for port in found["inputs"]} == {"float32[batch, 4]"}
+    assert found["symbols"] == ["batch"] and found["from_cache"] is False
+
+
+def test_the_second_compile_comes_from_the_cache(folder: Path, capsys) -> None:
+    for expected in (False, True):
+        assert main(["compile", *ADD, "--json"]) == 0
+        assert _json(capsys)["from_cache"] is expected
+
+
+def test_compile_for_people_names_inputs_and_time(folder: Path, capsys) -> None:
+    assert main(["compile", *ADD]) == 0
+    text = capsys.readouterr().out
+    assert "x: float32[batch, 4]" in text and "compiled" in text
+
+
+@pytest.mark.parametrize("reference", ["user_models:negate", "user_models:jitted"])
+def test_a_single_input_needs_no_name(folder: Path, capsys, reference: str) -> None:
+    assert main(["compile", reference, "--input", "3x4:float64", "--json"]) == 0
+    assert _json(capsys)["inputs"] == [{"name": "x", "type": "float64[3, 4]"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["user_models:add_relu"], "missing --input"),
+        (["user_models:add_relu", "--input", "3"], "needs a name"),
+        (["user_models:add_relu", "--input", "x=3"], "missing --input for y"),
+        (["user_models:add_relu", "--input", "x=3", "--input", "z=3"], "no input 'z'"),
+        (["user_models:add_relu", "--input", "x=3", "--input", "y=4"], "do not broadcast"),
+        (["user_models:negate", "--input", "x=-3"], "expected"),
+        (["user_models:negate", "--input", "3", "--backend", "gpu9"], "no backend named 'gpu9'"),
+        (["user_models:negate", "--input", "3", "--target", "z80"], "z80"),
+        (["user_models:absent", "--input", "3"], "no 'absent'"),
+        (["user_models:network", "--input", "a=3", "--input", "4"], "need names"),
+        (["user_models:network", "--input", "1x5"], "4"),
+        (["graph.txt"], "no file graph.txt"),
+    ],
+)
+def test_mistakes_are_one_block(folder: Path, capsys, words: list[str], message: str) -> None:
+    assert main(["compile", *words]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and "Traceback" not in captured.err
+    assert captured.err.count("error: ") == 1 and message in captured.err
+    assert "bug in frame" not in captured.err
+
+
+def test_inspect_prints_a_graph_that_compile_reads(folder: Path, capsys) -> None:
+    assert main(["inspect", *ADD, "--graph"]) == 0
+    (folder / "graph.txt").write_text(capsys.readouterr().out)
+    assert main(["compile", "graph.txt", "--json"]) == 0
+    assert [port["name"] for port in _json(capsys)["inputs"]] == ["x", "y"]
+    assert main(["compile", "graph.txt", "--input", "x=3"]) == 1
+    assert "a graph has its own inputs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stage", "mark"), [("loop", "kernel"), ("llvm", "define")])
+def test_inspect_prints_generated_code(folder: Path, capsys, stage: str, mark: str) -> None:
+    assert main(["inspect", *ADD, "--source", stage]) == 0
+    assert mark in capsys.readouterr().out
+    assert main(["inspect", *ADD, "--source", stage, "--json"]) == 0
+    assert mark in _json(capsys)["source"]
+
+
+def test_inspect_names_the_stages(folder: Path, capsys) -> None:
+    assert main(["inspect", *ADD, "--source", "bytecode"]) == 1
+    assert "loop" in capsys.readouterr().err
+
+
+def test_cache_info_verify_clear(folder: Path, capsys) -> None:
+    assert main(["compile", *ADD]) == 0
+    capsys.readouterr()
+    assert main(["cache", "info", "--json"]) == 0
+    info = _json(capsys)
+    assert info["mode"] == "on" and info["manifests"] == 1 and info["size"] > 0
+    assert main(["cache", "verify", "--json"]) == 0
+    assert _json(capsys) == {"sound": info["manifests"] + info["artifacts"], "damaged": []}
+    assert main(["cache", "clear", "--json"]) == 0
+    assert _json(capsys)["removed"] == info["manifests"] + info["artifacts"]
+    assert main(["cache", "info"]) == 0
+    assert "0 B" in capsys.readouterr().out
+
+
+def test_cache_verify_finds_a_damaged_file(folder: Path, capsys) -> None:
+    assert main(["compile", *ADD]) == 0
+    victim = next(path for path in (folder / "cache").rglob("*") if path.is_file())
+    victim.write_bytes(victim.read_bytes()[:-1])
+    capsys.readouterr()
+    assert main(["cache", "verify"]) == 1
+    assert str(victim) in capsys.readouterr().out
+
+
+def test_doctor_shows_the_cache(folder: Path, capsys) -> None:
+    main(["doctor", "--json"])
+    assert _json(capsys)["cache"]["folder"].startswith(str(folder / "cache"))
+
+
+@pytest.fixture
+def saved(folder: Path, capsys) -> Path:
+    """Return a saved model and its input, as files in the current folder."""
+    pytest.importorskip("frame.runtime.framefile")
+    words = ["user_models:negate", "--input", "batch,4", "-o", "model.frame"]
+    assert main(["compile", *words]) == 0
+    capsys.readouterr()
+    np.save("x.npy", np.arange(8, dtype=np.float32).reshape(2, 4))
+    return folder
+
+
+@pytest.mark.parametrize("trust", [[], ["--trust"]])
+def test_run_saves_what_the_model_computes(saved: Path, capsys, trust: list[str]) -> None:
+    assert main(["run", "model.frame", "--input", "x=x.npy", "-o", "y.npy", *trust]) == 0
+    assert np.array_equal(np.load("y.npy"), -np.load("x.npy"))
+    assert main(["run", "model.frame", "--input", "x.npy", "-o", "y.npz"]) == 0
+    [array] = np.load("y.npz").values()
+    assert np.array_equal(array, -np.load("x.npy"))
+
+
+def test_run_prints_json(saved: Path, capsys) -> None:
+    assert main(["run", "model.frame", "--input", "x.npy", "--json"]) == 0
+    [output] = _json(capsys)["outputs"].values()
+    assert output["values"] == (-np.load("x.npy")).tolist()
+    assert output["shape"] == [2, 4] and output["min"] == -7
+
+
+def test_run_shows_outputs_to_people(saved: Path, capsys) -> None:
+    assert main(["run", "model.frame", "--input", "x.npy"]) == 0
+    assert "float32[2, 4]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent.frame", "--input", "x.npy"], "absent.frame"),
+        (["model.frame"], "missing --input for x"),
+        (["model.frame", "--input", "z=x.npy"], "no input 'z'"),
+        (["model.frame", "--input", "absent.npy"], "no file absent.npy"),
+        (["model.frame", "--input", "x.npy", "-o", "y.txt"], ".npy"),
+        (["model.frame", "--input", "wrong.npy"], "float32[batch, 4]"),
+        (["torn.frame", "--input", "x.npy"], "torn.frame"),
+    ],
+)
+def test_mistakes_of_run_are_one_block(saved, capsys, words: list[str], message: str) -> None:
+    np.save("wrong.npy", np.zeros((2, 5), np.float32))
+    Path("torn.frame").write_bytes(Path("model.frame").read_bytes()[:40])
+    assert main(["run", *words]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("error: ") == 1 and "Traceback" not in captured.err
+    assert message in captured.err and "bug in frame" not in captured.err
+
+
+def test_inspect_reads_a_file(saved: Path, capsys) -> None:
+    assert main(["inspect", "model.frame", "--json"]) == 0
+    assert _json(capsys)["inputs"] == [{"name": "x", "type": "float32[batch, 4]"}]
+    assert main(["inspect", "model.frame", "--input", "3"]) == 1
+    assert "leave out --input" in capsys.readouterr().err
