@@ -707,4 +707,4 @@ def _count_iterations(builders: Sequence[LoopBuilder]) -> Value:
     body = builders[1]
     with body:
         body.output(ops.add(body.count(), 1))
-    return ops.constant(np.uint64(0))
+    return ops.constant(np.zeros((), np.uint64))
