@@ -127,8 +127,16 @@ class Reader:
             return self._capture(value, index)
         rule = INDEX_RULES.get(value.node.op)
         if rule is not None:
-            return rule(self, value.node, index)
+            found = rule(self, value.node, index)
+            return found if isinstance(found, Expr) else self._several(value, found, index)
         return self._elementwise(value.node, index)
+
+    def _several(self, value: Value, found: tuple[Expr, ...], index: Index) -> Expr:
+        """Keep what a rule gives for the other results of a node."""
+        node = value.node
+        for result, element in zip(node.results, found, strict=True):  # type: ignore[union-attr]
+            self._known[(result, tuple(map(id, index)))] = (element, index)
+        return found[value.index]
 
     def _capture(self, value: Value, index: Index) -> Expr:
         dtype = compute_dtype(value.dtype)
@@ -285,9 +293,10 @@ def _flat(reader: Reader, shape: Shape, index: Index) -> Expr:
     return place
 
 
-IndexRule = Callable[[Reader, Node, Index], Expr]
+IndexRule = Callable[[Reader, Node, Index], "Expr | tuple[Expr, ...]"]
 
-# op -> the element of its result at an index, in terms of elements of its operand elsewhere
+# op -> the element of its result (of each result) at an index, in terms of elements of its operands
+# elsewhere
 INDEX_RULES: dict[str, IndexRule] = {
     "reshape": _reshape,
     "expand": _expand,

@@ -36,8 +36,8 @@ class Ref:
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelCall:
     """One launch of a kernel of a group: which buffers of the group are its parameters, and how
-    many chunks there are. `helpers` are kernels that it calls, callees first; equal names mean equal
-    kernels. After a call that `checks`, the run stops if a bad value was reported."""
+    many chunks there are. `helpers` are kernels that it calls, callees first; equal names mean
+    equal kernels. After a call that `checks`, the run stops if a bad value was reported."""
 
     kernel: Kernel
     operands: tuple[Ref, ...]

@@ -177,8 +177,8 @@ def product_of(body: Graph) -> Product:
     row_axis, column_axis, depth_axis = left.axis(False), right.axis(True), left.axis(True)
     rows = 1 if row_axis is None else left.value.shape[row_axis]
     columns = 1 if column_axis is None else right.value.shape[column_axis]
-    assert_axis = 0 if depth_axis is None else depth_axis
-    made = Product(node, left, right, batch, rows, columns, left.value.shape[assert_axis])
+    inner_axis = 0 if depth_axis is None else depth_axis
+    made = Product(node, left, right, batch, rows, columns, left.value.shape[inner_axis])
     return _merge_rows(made)
 
 

@@ -84,7 +84,7 @@ def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
     panel_count = max(1, -(-static(made.columns, _SYMBOLIC) // width))
     depth = min(static(made.depth, _DEPTH), _DEPTH)
     tiles = _tiles_of_block(target, made, rows, depth)
-    batch = static(product(made.batch), 8)
+    batch = max(1, static(product(made.batch), 8))
     chunks = _wanted_chunks(made, batch)
     blocks = -(-tile_count // tiles)
     source = _source(made, target, blocks, width)

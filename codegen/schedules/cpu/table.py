@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from frame.codegen.schedules.cpu import elementwise, gemm, gemm_epilogue, reduction
+from frame.codegen.schedules.cpu import (
+    concat,
+    copy_layout,
+    elementwise,
+    gather,
+    gemm,
+    gemm_epilogue,
+    pool,
+    pool_grad,
+    reduction,
+    scatter,
+)
 from frame.codegen.schedules.registry import Schedule, register_schedule
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
@@ -17,5 +28,11 @@ for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces),
     Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable),
+    Schedule("pool", pool.lower),
+    Schedule("pool_grad", pool_grad.lower, pool_grad.workspaces, checks=pool_grad.checks),
+    Schedule("gather", gather.lower, checks=gather.checks),
+    Schedule("scatter", scatter.lower, scatter.workspaces, checks=scatter.checks),
+    Schedule("concat", concat.lower),
+    Schedule("relayout", copy_layout.lower),
 ):
     register_schedule(_schedule)

@@ -1,0 +1,97 @@
+"""Relayout groups: the elements of a tensor in another order in memory.
+
+parallel chunk                    outer positions of the new order
+for j in innermost dimension    the element there, or zero in the padding of a block
+"""
+
+from __future__ import annotations
+
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import Buffer, Expr, LoopKind
+from frame.codegen.schedules.cpu.chunks import unflatten
+from frame.codegen.schedules.group import Group, Index, KernelCall
+from frame.core.shapes import Shape, Size
+from frame.ir.graph import Layout, Value
+
+NOTE = __doc__.split("\n\n")[1]
+
+
+def lower(group: Group) -> tuple[KernelCall, ...]:
+    """Return the one kernel of a relayout."""
+    (node,) = (n for n in group.body.nodes if n.op == "relayout")
+    (source,), (result,) = node.operands, node.results
+    before, after = source.type.layout, result.type.layout
+    group = group.with_buffers(
+        captures=(_stored(group, group.captures[0], source),),
+        outputs=(_stored(group, group.outputs[0], result),),
+    )
+    *outer, inner = (*group.extents(result.type.storage_shape), b.index(1))[
+        : max(1, len(result.type.storage_shape))
+    ]
+    chunks: Expr = b.index(1)
+    for extent in outer:
+        chunks = b.mul(chunks, extent)
+    body = b.Body()
+    with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+        lead = [body.let("i", i) for i in unflatten(chunk, outer)]
+        with body.loop(inner, "j") as j:
+            stored = (*lead, j)[: len(result.type.storage_shape)]
+            place, inside = logical_index(group, result.shape, after, stored)
+            value = b.load(
+                group.captures[0], storage_index(before, place), None if _always(inside) else inside
+            )
+            body.store(group.outputs[0], stored, value)
+    return (group.call("", body.block(), chunks, NOTE),)
+
+
+def _always(inside: Expr) -> bool:
+    return b.constant_value(inside) is True
+
+
+def _stored(group: Group, memory: Buffer, value: Value) -> Buffer:
+    shape = b.buffer("shape", memory.dtype, group.extents(value.type.storage_shape)).shape
+    return Buffer(memory.name, memory.dtype, shape)
+
+
+def _order(layout: Layout, rank: int) -> tuple[int, ...]:
+    return layout.permutation or tuple(range(rank))
+
+
+def logical_index(group: Group, shape: Shape, layout: Layout, stored: Index) -> tuple[Index, Expr]:
+    """Return the logical index of a stored one, and whether it lies inside of the shape."""
+    place: list[Expr] = [b.index(0)] * len(shape)
+    for axis, i in zip(_order(layout, len(shape)), stored, strict=False):
+        place[axis] = i
+    for (axis, size), i in zip(layout.blocks, stored[len(shape) :], strict=True):
+        place[axis] = b.add(b.mul(place[axis], size), i)
+    inside: Expr = b.boolean(True)
+    for axis, _ in layout.blocks:
+        if _is_padded(shape[axis], layout, axis):
+            inside = b.and_(inside, b.lt(place[axis], group.extent(shape[axis])))
+    return tuple(place), inside
+
+
+def _is_padded(size: Size, layout: Layout, axis: int) -> bool:
+    step = 1
+    for other, block in layout.blocks:
+        step *= block if other == axis else 1
+    return isinstance(size, int) and size % step != 0
+
+
+def storage_index(layout: Layout, place: Index) -> Index:
+    """Return where the element at a logical index is stored."""
+    rest = list(place)
+    blocks: list[Expr] = []
+    for position, (axis, size) in enumerate(layout.blocks):
+        later = 1
+        for other, block in layout.blocks[position + 1 :]:
+            later *= block if other == axis else 1
+        unit = rest[axis] if later == 1 else b.div(rest[axis], later)
+        blocks.append(b.rem(unit, size))
+    for axis in range(len(place)):
+        step = 1
+        for other, block in layout.blocks:
+            step *= block if other == axis else 1
+        if step != 1:
+            rest[axis] = b.div(rest[axis], step)
+    return (*(rest[axis] for axis in _order(layout, len(place))), *blocks)
