@@ -468,12 +468,12 @@ def Sequential(
         children: the modules, called by their names or by their positions.
         shared: shared parameters that this module owns for the layers below, by name.
     """
-    if not isinstance(name, str):
-        name, children = "", name
-    for child in children:
+    label = name if isinstance(name, str) else ""
+    modules = children if isinstance(name, str) else name
+    for child in modules:
         if not isinstance(child, Module):
             raise InvalidArgumentError(f"Sequential takes modules, received {child!r:.80}")
     owned = dict(shared or {})
     specs = tuple(entry.spec.renamed(key) for key, entry in owned.items())
     positions = tuple(enumerate(owned.values()))
-    return Module(name, specs, tuple(children), _build_sequential, "Sequential", (), positions)
+    return Module(label, specs, tuple(modules), _build_sequential, "Sequential", (), positions)

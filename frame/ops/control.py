@@ -696,8 +696,8 @@ def while_loop(condition: Callable[[Any], Value], body: Callable[[Any], Any], in
         carries.append(_count_iterations(builders))
     graphs, captures = _unify(builders)
     attributes = {"condition": graphs[0], "body": graphs[1], "carries": len(carries)}
-    results = create_node("while", (*carries, *captures), attributes)
-    return nest(results[:count])
+    finals = create_node("while", (*carries, *captures), attributes)
+    return nest(finals[:count])
 
 
 def _count_iterations(builders: Sequence[LoopBuilder]) -> Value:

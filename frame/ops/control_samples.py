@@ -97,7 +97,7 @@ def scan() -> Iterable[Sample]:
         _single(2),
         _single(4, 2, seed=4),
     )
-    yield _scan_sample("nested", _nested, "ce", np.float32(0.5).reshape(()), _single(3, 4, seed=5))
+    yield _scan_sample("nested", _nested, "ce", np.full((), 0.5, np.float32), _single(3, 4, seed=5))
 
 
 def _cond_sample(

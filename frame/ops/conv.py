@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -143,7 +144,7 @@ def _padded(x: np.ndarray, axes: Sequence[Axis], value: float) -> np.ndarray:
 def _windows(x: np.ndarray, axes: Sequence[Axis], value: float) -> np.ndarray:
     """Return the windows of x [N, C, H, W] as a view [N, C, OH, OW, KH, KW]."""
     padded = _padded(x, axes, value)
-    spans = tuple((axis.window - 1) * axis.dilation + 1 for axis in axes)
+    spans: Any = tuple((axis.window - 1) * axis.dilation + 1 for axis in axes)
     view = np.lib.stride_tricks.sliding_window_view(padded, spans, axis=(2, 3))
     (first, second) = axes
     return view[:, :, :: first.stride, :: second.stride, :: first.dilation, :: second.dilation]
