@@ -265,6 +265,11 @@ def _iota(reader: Reader, node: Node, index: Index) -> Expr:
     return b.cast(index[node.attributes["axis"]], compute_dtype(node.results[0].dtype))
 
 
+def _size(reader: Reader, node: Node, index: Index) -> Expr:
+    extent = reader.group.extent(node.operands[0].shape[node.attributes["axis"]])
+    return b.cast(extent, compute_dtype(node.results[0].dtype))
+
+
 def _constant(reader: Reader, node: Node, index: Index) -> Expr:
     array = node.attributes["value"].array
     return b.const(array.reshape(-1)[0].item(), compute_dtype(node.results[0].dtype))
@@ -305,6 +310,7 @@ INDEX_RULES: dict[str, IndexRule] = {
     "flip": _flip,
     "pad": _pad,
     "iota": _iota,
+    "size": _size,
     "constant": _constant,
     "uniform": _random,
     "normal": _random,

@@ -31,6 +31,7 @@ FAMILIES = (
     "conv",
     "control",
     "random",
+    "custom_gradient",
 )
 """The modules whose import registers the built-in ops."""
 

@@ -8,8 +8,8 @@ where the domain allows it and the partition stays convex, and opens a group of 
     domain    the shape that the loops of the group run over
     reduced   the axes of the domain that its reductions remove; None before the first reduction
 
-Free nodes (broadcasts, iota, scalars, reshapes that add or drop axes of size 1) are copied into
-every group that reads them.
+Free nodes (broadcasts, iota, sizes, scalars, reshapes that add or drop axes of size 1) are copied
+into every group that reads them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _is_scalar_constant(node: Node) -> bool:
 
 
 def _is_free(node: Node) -> bool:
-    if node.op in ("expand", "iota"):
+    if node.op in ("expand", "iota", "size"):
         return True
     return _is_scalar_constant(node) or (node.op == "reshape" and _drops_ones(node))
 

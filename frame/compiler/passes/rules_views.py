@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from frame import ops
 from frame.compiler.pass_manager import PassContext
-from frame.core.dtypes import DType
+from frame.core.dtypes import DType, int64
 from frame.core.shapes import Shape, numel
 from frame.ir.graph import Node, Value
 
@@ -146,6 +146,16 @@ def _matmul_of_transpose(node: Node, context: PassContext) -> Results:
     return ops.matmul(*operands, **flags) if flags != dict(node.attributes) else None
 
 
+def _symbolic_size(node: Node, context: PassContext) -> Results:
+    """A symbolic size is read from a tensor that takes no memory, so that none is kept for it."""
+    (x,), axis = node.operands, node.attributes["axis"]
+    if not context.capabilities.anchors or isinstance(x.shape[axis], int):
+        return None
+    if (x.node is not None and x.node.op == "iota") and x.rank == 1:
+        return None
+    return ops.size(ops.iota(shape=(x.shape[axis],), axis=0, dtype=int64), 0)
+
+
 _SAME = ("does nothing", _same_shape)
 
 VIEW_RULES: Mapping[str, tuple[tuple[str, Rule], ...]] = {
@@ -169,5 +179,6 @@ VIEW_RULES: Mapping[str, tuple[tuple[str, Rule], ...]] = {
     "slice": (("does nothing", _whole_slice),),
     "pad": (("does nothing", _no_padding),),
     "concat": (("does nothing", _only_part),),
+    "size": (("symbolic size", _symbolic_size),),
     "matmul": (("matmul of transpose", _matmul_of_transpose),),
 }
