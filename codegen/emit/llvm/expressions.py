@@ -7,49 +7,21 @@ from typing import Any
 
 from frame.codegen.emit.llvm.conversions import cast, fused_multiply_add, narrow, round_float, widen
 from frame.codegen.emit.llvm.helpers import call_helper
-from frame.codegen.emit.llvm.memory import load, load_operands
+from frame.codegen.emit.llvm.memory import load
 from frame.codegen.emit.llvm.writer import FunctionWriter, constant, llvm_type, mangled
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import BinaryOp, CompareOp, Expr, Type, UnaryOp
-from frame.core.dtypes import bool_, float32, int64, uint64
+from frame.core.dtypes import bool_, float32, uint64
 from frame.core.errors import InternalError
 
 Row = Callable[[FunctionWriter, Any, Sequence[str]], str]
 
 
 def evaluate(writer: FunctionWriter, expr: Expr) -> str:
-    """Emit `expr` where the writer stands, reusing what is known there, and return its operand.
-
-    An explicit stack: the depth of an expression isn't bounded by Python's recursion limit.
-    """
-    stack = [expr]
-    while stack:
-        top = stack[-1]
-        if writer.known(top) is not None:
-            stack.pop()
-            continue
-        operands = _operands(top)
-        missing = [operand for operand in operands if writer.known(operand) is None]
-        if missing:
-            stack.extend(reversed(missing))
-            continue
-        _emit(writer, top, operands)
-        stack.pop()
-    operand = writer.known(expr)
-    if operand is None:
-        raise InternalError(f"expression {type(expr).__name__} was not emitted")
-    return operand
-
-
-def _operands(expr: Expr) -> tuple[Expr, ...]:
-    return load_operands(expr) if isinstance(expr, ir.Load) else expr.args
-
-
-def _emit(writer: FunctionWriter, expr: Expr, operands: tuple[Expr, ...]) -> None:
-    reads = isinstance(expr, ir.Load) or any(writer.reads[operand] for operand in operands)
-    writer.reads[expr] = reads
-    texts = [str(writer.known(operand)) for operand in operands]
-    writer.remember(expr, EXPRESSIONS[type(expr)](writer, expr, texts))
+    """Emit `expr` where the writer stands, reusing what is known there, and return its operand."""
+    return writer.sharing.evaluate(
+        expr, lambda part, operands: EXPRESSIONS[type(part)](writer, part, operands)
+    )
 
 
 def _is_half(type_: Type) -> bool:
@@ -338,8 +310,3 @@ EXPRESSIONS: Mapping[type[Expr], Row] = {
     ir.Load: load,
 }
 """One row an expression class: (writer, expression, operands) -> operand."""
-
-
-def index_type(lanes: int = 1) -> str:
-    """Return the LLVM type of an index with that many lanes."""
-    return llvm_type(Type(int64, lanes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from frame.codegen.emit.llvm.writer import (
@@ -15,7 +14,8 @@ from frame.codegen.emit.llvm.writer import (
     multiply,
     vector,
 )
-from frame.codegen.loops.ir import Buffer, Expr, Load, Ramp, Type
+from frame.codegen.emit.sharing import contiguous_axis
+from frame.codegen.loops.ir import Buffer, Expr, Load, Type
 from frame.core.dtypes import int64
 from frame.core.errors import InternalError
 
@@ -34,37 +34,6 @@ def row_major(writer: FunctionWriter, sizes: Sequence[str]) -> tuple[str, ...]:
     for size in reversed(sizes[1:]):
         strides.append(multiply(writer, strides[-1], size))
     return tuple(reversed(strides[: len(sizes)]))
-
-
-def contiguous_axis(buffer: Buffer, indices: Sequence[Expr]) -> int | None:
-    """Return the axis along which an access is one contiguous vector, None if it isn't."""
-    vectors = [axis for axis, index in enumerate(indices) if index.type.lanes > 1]
-    if len(vectors) != 1 or not isinstance(indices[vectors[0]], Ramp):
-        return None
-    axis = vectors[0]
-    return axis if _unit_stride(buffer, axis) else None
-
-
-def _unit_stride(buffer: Buffer, axis: int) -> bool:
-    if buffer.strides:
-        return buffer.strides[axis] == 1
-    return math.prod(size if isinstance(size, int) else 2 for size in buffer.shape[axis + 1 :]) == 1
-
-
-def address_operands(buffer: Buffer, indices: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return the index expressions that an access evaluates: of a contiguous ramp, its base."""
-    axis = contiguous_axis(buffer, indices)
-    if axis is None:
-        return tuple(indices)
-    ramp = indices[axis]
-    base = ramp.args[0]
-    return (*indices[:axis], base, *indices[axis + 1 :])
-
-
-def load_operands(expr: Load) -> tuple[Expr, ...]:
-    """Return the operands that a load evaluates."""
-    indices = address_operands(expr.buffer, expr.indices)
-    return indices if expr.mask is None else (*indices, expr.mask)
 
 
 def element_type(buffer: Buffer) -> str:
@@ -135,7 +104,7 @@ def _to_memory(writer: FunctionWriter, type_: Type, operand: str) -> str:
 
 
 def load(writer: FunctionWriter, expr: Load, operands: Sequence[str]) -> str:
-    """Emit a load; the operands are those of `load_operands`."""
+    """Emit a load; the operands are those of `sharing.operands_of`."""
     buffer, lanes = expr.buffer, expr.type.lanes
     indices, mask = operands[: len(expr.indices)], operands[len(expr.indices) :]
     text = vector(memory_type(buffer.dtype), lanes)

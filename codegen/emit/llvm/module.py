@@ -9,18 +9,18 @@ launch function calls, unpacks one word a parameter. The entry is `i64 @NAME(ptr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from frame.codegen.emit.llvm.statements import (
     bad_status,
     emit_block,
     place_buffer,
-    walk,
 )
 from frame.codegen.emit.llvm.writer import FunctionWriter
+from frame.codegen.emit.sharing import failing_kernels, launches_of, walk
 from frame.codegen.loops import ir
-from frame.codegen.loops.ir import Entry, Kernel, Module, Place
+from frame.codegen.loops.ir import Kernel, Module, Place
 from frame.core.targets import TargetDescription
 
 NAME_LENGTH = 64
@@ -77,11 +77,7 @@ def kernel_symbols(module: Module) -> Mapping[str, str]:
 def launch_order(module: Module) -> tuple[str, ...]:
     """Return the kernel of each Launch in text order: launch i owns profile words 2i (nanoseconds,
     summed over its runs) and 2i + 1 (number of runs)."""
-    return tuple(launch.kernel for launch in _launches(module.entry))
-
-
-def _launches(entry: Entry) -> list[ir.Launch]:
-    return [statement for statement in walk(entry.body) if isinstance(statement, ir.Launch)]
+    return tuple(launch.kernel for launch in launches_of(module.entry))
 
 
 def emit_module(module: Module, target: TargetDescription, profile: bool = False) -> str:
@@ -113,29 +109,13 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
 
 def _kernel_infos(module: Module) -> dict[str, KernelInfo]:
     symbols = kernel_symbols(module)
-    fails = _failing(module.kernels)
+    fails = failing_kernels(module.kernels)
     return {
         kernel.name: KernelInfo(
             kernel, f"{symbols[kernel.name]}.body", symbols[kernel.name], kernel.name in fails
         )
         for kernel in module.kernels
     }
-
-
-def _failing(kernels: Iterable[Kernel]) -> set[str]:
-    """The kernels that can report a bad value, themselves or through one they call."""
-    calls: dict[str, set[str]] = {}
-    fails: set[str] = set()
-    for kernel in kernels:
-        statements = list(walk(kernel.body))
-        calls[kernel.name] = {s.kernel for s in statements if isinstance(s, ir.Call)}
-        if any(isinstance(statement, ir.Fail) for statement in statements):
-            fails.add(kernel.name)
-    while True:
-        more = {name for name, called in calls.items() if called & fails} - fails
-        if not more:
-            return fails
-        fails |= more
 
 
 def _needs_thunk(module: Module, name: str) -> bool:
@@ -213,11 +193,11 @@ def _unpack(word: int, type_: str, base: str = "%args", name: str = "") -> list[
 
 def _entry(module: Module, writer: FunctionWriter) -> str:
     entry = module.entry
-    writer.launches = _launches(entry)
+    writer.launches = launches_of(entry)
     writer.fail, writer.status = "%fail", "%status"
     for word, name in enumerate(CONTEXT):
         writer.prologue += _unpack(word, "ptr", "%context", f"%{name}")
-    longest = max((_words(launch) for launch in _launches(entry)), default=0)
+    longest = max((_words(launch) for launch in launches_of(entry)), default=0)
     writer.prologue.append(f"  %args = alloca [{max(longest, 1)} x i64], align 8")
     _bind_symbols(writer, entry.scalars)
     for placement in entry.placements:

@@ -8,7 +8,6 @@ from typing import Any
 
 from frame.codegen.emit.llvm.expressions import evaluate
 from frame.codegen.emit.llvm.memory import (
-    address_operands,
     element_type,
     memory_of,
     pointer,
@@ -26,6 +25,7 @@ from frame.codegen.emit.llvm.writer import (
     stack_slot,
     vector,
 )
+from frame.codegen.emit.sharing import address_operands
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import Block, Buffer, Expr, LoopKind
 from frame.core.errors import InternalError
@@ -36,9 +36,9 @@ Row = Callable[[FunctionWriter, Any], None]
 def emit_block(writer: FunctionWriter, block: Block) -> None:
     """Emit statements in order."""
     for statement in block:
-        writer.statement.clear()
+        writer.sharing.statement.clear()
         STATEMENTS[type(statement)](writer, statement)
-    writer.statement.clear()
+    writer.sharing.statement.clear()
 
 
 def place_buffer(writer: FunctionWriter, buffer: Buffer, address: str) -> None:
@@ -125,7 +125,7 @@ def counted_loop(
     writer.branch_if(writer.value(f"icmp slt i64 {index}, {extent}"), body, done)
     writer.open_block(body)
     nexts: list[str] = []
-    with writer.scope():
+    with writer.sharing.scope():
         yield index, nexts
     step = writer.value(f"add nuw nsw i64 {index}, 1")
     latch = writer.label
@@ -136,7 +136,7 @@ def counted_loop(
         phis.append(f"  {name} = phi {text} [ {init}, %{before} ], [ {following}, %{latch} ]")
     writer.body[place:place] = phis
     writer.open_block(done)
-    writer.statement.clear()
+    writer.sharing.statement.clear()
 
 
 def _if(writer: FunctionWriter, statement: ir.If) -> None:
@@ -147,7 +147,7 @@ def _if(writer: FunctionWriter, statement: ir.If) -> None:
         if label == otherwise and not block:
             continue
         writer.open_block(label)
-        with writer.scope():
+        with writer.sharing.scope():
             emit_block(writer, block)
         writer.branch(done)
     writer.open_block(done)
@@ -161,7 +161,7 @@ def _while(writer: FunctionWriter, statement: ir.While) -> None:
     byte = writer.value(f"load i8, ptr {address}, align 1")
     writer.branch_if(writer.value(f"icmp ne i8 {byte}, 0"), body, done)
     writer.open_block(body)
-    with writer.scope():
+    with writer.sharing.scope():
         emit_block(writer, statement.body)
     writer.branch(head)
     writer.open_block(done)
@@ -311,18 +311,3 @@ STATEMENTS: Mapping[type[ir.Stmt], Row] = {
     ir.Return: _return,
 }
 """One row a statement class."""
-
-
-NESTED: Mapping[type[ir.Stmt], tuple[str, ...]] = {
-    ir.For: ("body",),
-    ir.While: ("body",),
-    ir.If: ("then", "otherwise"),
-}
-
-
-def walk(block: Block) -> Iterator[ir.Stmt]:
-    """Yield the statements of a block and of the blocks inside, in text order."""
-    for statement in block:
-        yield statement
-        for name in NESTED.get(type(statement), ()):
-            yield from walk(getattr(statement, name))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from frame.codegen.loops.ir import Buffer, Expr, Stmt, Type, Var
+from frame.codegen.emit.sharing import Sharing
+from frame.codegen.loops.ir import Buffer, Stmt, Type, Var
 from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
 
@@ -78,9 +79,7 @@ class Memory:
 class FunctionWriter:
     """Lines of one function. Values are operand texts; names and labels are numbered.
 
-    `scopes` share pure expressions inside a block and its children (the first one belongs to the
-    prologue); `statement` shares what reads memory, within one statement. `prologue` lines run
-    before everything else.
+    `prologue` lines run before everything else.
     """
 
     target: TargetDescription
@@ -90,9 +89,7 @@ class FunctionWriter:
     body: list[str] = field(default_factory=list)
     variables: dict[Var, str] = field(default_factory=dict)
     memories: dict[Buffer, Memory] = field(default_factory=dict)
-    scopes: list[dict[Expr, str]] = field(default_factory=lambda: [{}, {}])
-    statement: dict[Expr, str] = field(default_factory=dict)
-    reads: dict[Expr, bool] = field(default_factory=dict)
+    sharing: Sharing = field(default_factory=Sharing)
     label: str = "start"
     count: int = 0
     fail: str = ""
@@ -143,37 +140,13 @@ class FunctionWriter:
     @contextmanager
     def in_prologue(self) -> Iterator[None]:
         """Emit to the start of the function, so that the results dominate every block."""
-        saved = self.body, self.label, self.scopes
-        self.body, self.label, self.scopes = self.prologue, "start", self.scopes[:1]
+        saved = self.body, self.label, self.sharing.scopes
+        self.body, self.label = self.prologue, "start"
+        self.sharing.scopes = self.sharing.scopes[:1]
         try:
             yield
         finally:
-            self.body, self.label, self.scopes = saved
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """A nested block: what it computes is forgotten at its end."""
-        self.scopes.append({})
-        try:
-            yield
-        finally:
-            self.scopes.pop()
-
-    def known(self, expr: Expr) -> str | None:
-        """Return the operand that already holds `expr` here, if there is one."""
-        found = self.statement.get(expr)
-        if found is not None:
-            return found
-        for scope in reversed(self.scopes):
-            found = scope.get(expr)
-            if found is not None:
-                return found
-        return None
-
-    def remember(self, expr: Expr, operand: str) -> None:
-        """Record the operand of `expr`: for the block, or for the statement if it reads memory."""
-        table = self.statement if self.reads[expr] else self.scopes[-1]
-        table[expr] = operand
+            self.body, self.label, self.sharing.scopes = saved
 
 
 def as_integer(operand: str) -> int | None:
