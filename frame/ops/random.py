@@ -19,7 +19,7 @@ from frame import ops
 from frame.core import philox
 from frame.core.dtypes import DType, DTypeLike, float32, uint64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Shape, shape_text
+from frame.core.shapes import Size, shape_text
 from frame.ir.builder import current_builder
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops.control import local_counter
@@ -27,6 +27,7 @@ from frame.ops.record import (
     AttributeSpec,
     Autocast,
     GradientContext,
+    InferTypes,
     NoGradient,
     OpDef,
     Operand,
@@ -79,34 +80,19 @@ def _numbers(make: Callable[..., np.ndarray], counter: np.ndarray, attributes: A
     return made.astype(np.float64).reshape(shape)
 
 
-# --- uniform --------------------------------------------------------------------------------------
+# --- uniform and normal ---------------------------------------------------------------------------
 
 
-def _infer_uniform(operands: Types, attributes: Attributes) -> TensorType:
-    _check_source("uniform", operands[0], attributes)
-    _check_result("uniform", attributes["dtype"])
-    low, high = attributes["low"], attributes["high"]
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise InvalidArgumentError(
-            f"uniform takes finite bounds with low <= high, received {low} and {high}"
-        )
-    return TensorType(attributes["dtype"], attributes["shape"])
+def _infer(name: str) -> InferTypes:
+    def infer(operands: Types, attributes: Attributes) -> TensorType:
+        _check_source(name, operands[0], attributes)
+        _check_result(name, attributes["dtype"])
+        return TensorType(attributes["dtype"], attributes["shape"])
+
+    return infer
 
 
-def _reference_uniform(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
-    low, high = attributes["low"], attributes["high"]
-    return _numbers(philox.uniform, operands[0], attributes) * (high - low) + low
-
-
-def _build_uniform(operands: Operands, attributes: Attributes) -> Value:
-    low, high = attributes["low"], attributes["high"]
-    raw = apply("uniform", *operands, **{**attributes, "low": 0.0, "high": 1.0})
-    if (low, high) == (0.0, 1.0):
-        return raw
-    return ops.add(ops.mul(raw, high - low), low)
-
-
-def _random_samples(**attributes: Attribute) -> Iterable[Sample]:
+def _random_samples() -> Iterable[Sample]:
     counter = np.array([7, 3], np.uint64)
     shapes: Mapping[str, tuple[int, ...]] = {
         "matrix": (5, 7),
@@ -116,44 +102,54 @@ def _random_samples(**attributes: Attribute) -> Iterable[Sample]:
         "two": (2,),
     }
     for number, (name, shape) in enumerate(shapes.items()):
-        yield Sample(
-            name, (counter,), {"shape": shape, "stream": number}, fixed=(0,), gradient=False
-        )
+        attributes = {"shape": shape, "stream": number}
+        yield Sample(name, (counter,), attributes, fixed=(0,), gradient=False)
+    for row in philox.SIGNIFICANT_BITS:
+        attributes = {"shape": (3, 3), "stream": 7, "dtype": row}
+        yield Sample(f"{row}", (counter,), attributes, fixed=(0,), gradient=False)
     large = np.array([2**64 - 1, 2**32 + 5], np.uint64)
-    limit = {"shape": (6,), "stream": 2**32 - 1}
-    yield Sample("limits", (large,), limit, fixed=(0,), gradient=False)
-    scaled = {"shape": (4, 3), "stream": 9, **attributes}
-    yield Sample("scaled", (counter,), scaled, fixed=(0,), gradient=False)
+    attributes = {"shape": (6,), "stream": 2**32 - 1}
+    yield Sample("limits", (large,), attributes, fixed=(0,), gradient=False)
 
 
-register(
-    OpDef(
-        "uniform",
-        "Uniform random numbers: multiples of 2**-24 in [0, 1) for float32 (2**-53, 2**-11, 2**-8 "
-        "for float64, float16, bfloat16), times (high - low) plus low. The scaled number may round "
-        "up to high.",
-        (COUNTER,),
-        _infer_uniform,
-        _reference_uniform,
-        NoGradient("random numbers depend on nothing differentiable", zero=True),
-        attributes=(
-            SHAPE,
-            DTYPE,
-            STREAM,
-            AttributeSpec("low", "float", 0.0, "the lower bound"),
-            AttributeSpec("high", "float", 1.0, "the upper bound"),
-        ),
-        traits=frozenset({Trait.RANDOM}),
-        decomposition=_build_uniform,
-        samples=lambda: _random_samples(low=-2.0, high=0.5),
+def _register(
+    name: str, doc: str, make: Callable[..., np.ndarray], traits: frozenset[Trait]
+) -> None:
+    register(
+        OpDef(
+            name,
+            doc,
+            (COUNTER,),
+            _infer(name),
+            lambda operands, attributes: _numbers(make, operands[0], attributes),
+            NoGradient("random numbers depend on nothing differentiable", zero=True),
+            attributes=(SHAPE, DTYPE, STREAM),
+            traits=traits,
+            samples=_random_samples,
+        )
     )
+
+
+_register(
+    "uniform",
+    "Uniform random numbers in [0, 1): multiples of 2**-24 for float32, and of 2**-53, 2**-11 and "
+    "2**-8 for float64, float16 and bfloat16.",
+    philox.uniform,
+    frozenset({Trait.RANDOM}),
+)
+_register(
+    "normal",
+    "Standard normal random numbers, by the Box-Muller transform of consecutive pairs. "
+    "Source: Box, Muller, Annals of Mathematical Statistics 29 (1958).",
+    philox.normal,
+    frozenset({Trait.RANDOM, Trait.EXPENSIVE}),
 )
 
 
 @python_form
 def uniform(
     counter: Value,
-    shape: Shape,
+    shape: Size | Sequence[Size],
     low: float = 0.0,
     high: float = 1.0,
     *,
@@ -173,63 +169,18 @@ def uniform(
     Raises:
         InvalidArgumentError: an argument does not fit.
     """
-    return _random("uniform", counter, stream, shape=shape, dtype=dtype, low=low, high=high)
-
-
-# --- normal ---------------------------------------------------------------------------------------
-
-
-def _infer_normal(operands: Types, attributes: Attributes) -> TensorType:
-    _check_source("normal", operands[0], attributes)
-    _check_result("normal", attributes["dtype"])
-    mean, scale = attributes["mean"], attributes["scale"]
-    if not (math.isfinite(mean) and math.isfinite(scale) and scale >= 0):
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise InvalidArgumentError(
-            f"normal takes a finite mean and a finite scale >= 0, received {mean} and {scale}"
+            f"uniform takes finite bounds with low <= high, received {low} and {high}"
         )
-    return TensorType(attributes["dtype"], attributes["shape"])
-
-
-def _reference_normal(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
-    mean, scale = attributes["mean"], attributes["scale"]
-    return _numbers(philox.normal, operands[0], attributes) * scale + mean
-
-
-def _build_normal(operands: Operands, attributes: Attributes) -> Value:
-    mean, scale = attributes["mean"], attributes["scale"]
-    raw = apply("normal", *operands, **{**attributes, "mean": 0.0, "scale": 1.0})
-    if (mean, scale) == (0.0, 1.0):
-        return raw
-    return ops.add(ops.mul(raw, scale), mean)
-
-
-register(
-    OpDef(
-        "normal",
-        "Normal random numbers by the Box-Muller transform of consecutive pairs, times scale plus "
-        "mean. Source: Box, Muller, Annals of Mathematical Statistics 29 (1958).",
-        (COUNTER,),
-        _infer_normal,
-        _reference_normal,
-        NoGradient("random numbers depend on nothing differentiable", zero=True),
-        attributes=(
-            SHAPE,
-            DTYPE,
-            STREAM,
-            AttributeSpec("mean", "float", 0.0, "the mean"),
-            AttributeSpec("scale", "float", 1.0, "the standard deviation"),
-        ),
-        traits=frozenset({Trait.RANDOM, Trait.EXPENSIVE}),
-        decomposition=_build_normal,
-        samples=lambda: _random_samples(mean=1.5, scale=0.25),
-    )
-)
+    raw = _random("uniform", counter, stream, shape, dtype)
+    return _scaled(raw, high - low, low)
 
 
 @python_form
 def normal(
     counter: Value,
-    shape: Shape,
+    shape: Size | Sequence[Size],
     mean: float = 0.0,
     scale: float = 1.0,
     *,
@@ -249,13 +200,28 @@ def normal(
     Raises:
         InvalidArgumentError: an argument does not fit.
     """
-    return _random("normal", counter, stream, shape=shape, dtype=dtype, mean=mean, scale=scale)
+    if not (math.isfinite(mean) and math.isfinite(scale) and scale >= 0):
+        raise InvalidArgumentError(
+            f"normal takes a finite mean and a finite scale >= 0, received {mean} and {scale}"
+        )
+    return _scaled(_random("normal", counter, stream, shape, dtype), scale, mean)
 
 
-def _random(name: str, counter: Value, stream: int | None, **attributes: Attribute) -> Value:
+def _random(
+    name: str,
+    counter: Value,
+    stream: int | None,
+    shape: Size | Sequence[Size],
+    dtype: DTypeLike,
+) -> Value:
     if stream is None:
         stream = current_builder().next_stream()
-    return apply(name, local_counter(counter), stream=stream, **attributes)
+    return apply(name, local_counter(counter), shape=shape, dtype=dtype, stream=stream)
+
+
+def _scaled(value: Value, factor: float, shift: float) -> Value:
+    value = value if factor == 1.0 else ops.mul(value, factor)
+    return value if shift == 0.0 else ops.add(value, shift)
 
 
 # --- dropout --------------------------------------------------------------------------------------
