@@ -89,19 +89,29 @@ def _guarded_division(x: Expr, y: Expr) -> tuple[Expr, Expr]:
 def _float_mod(x: Expr, y: Expr) -> Expr:
     """Numpy's mod: the sign of the divisor, through an exact truncated remainder."""
     remainder = b.rem(x, y)
-    adjust = b.and_(b.ne(remainder, 0.0), b.ne(b.lt(y, 0.0), b.lt(remainder, 0.0)))
+    adjust = _signs_differ(remainder, y)
     signed_zero = b.mul(b.like(0.0, y), b.select(b.lt(y, 0.0), b.like(-1.0, y), b.like(1.0, y)))
     fixed = b.select(adjust, b.add(remainder, y), remainder)
     return b.select(b.eq(remainder, 0.0), signed_zero, fixed)
 
 
+def _signs_differ(remainder: Expr, y: Expr) -> Expr:
+    return b.and_(b.ne(remainder, 0.0), b.ne(b.lt(y, 0.0), b.lt(remainder, 0.0)))
+
+
 def _float_floor_div(x: Expr, y: Expr) -> Expr:
-    """Numpy's floor_divide: (x - mod) / y, rounded to the nearest integer below."""
-    remainder = _float_mod(x, y)
-    quotient = b.div(b.sub(x, remainder), y)
+    """Numpy's floor_divide: (x - truncated remainder) / y, less 1 where the signs differ.
+
+    The remainder must not be adjusted before: adding an infinite y to it would lose x.
+    """
+    remainder = b.rem(x, y)
+    exact = b.div(b.sub(x, remainder), y)
+    quotient = b.select(_signs_differ(remainder, y), b.sub(exact, 1.0), exact)
     floored = b.floor(quotient)
     nearest = b.select(b.gt(b.sub(quotient, floored), 0.5), b.add(floored, 1.0), floored)
-    return b.select(b.eq(y, 0.0), b.div(x, y), nearest)
+    signed_zero = b.mul(b.like(0.0, x), b.div(x, y))
+    rounded = b.select(b.eq(quotient, 0.0), signed_zero, nearest)
+    return b.select(b.eq(y, 0.0), b.div(x, y), rounded)
 
 
 def _mod(ctx: RuleContext, x: Expr, y: Expr) -> Expr:
