@@ -1,7 +1,8 @@
 """common_subexpression_elimination: what is computed twice from the same values is read twice.
 
 Nodes are the same when op, operands (in any order where the op commutes), attributes and types
-are. Random nodes carry the number of their stream as an attribute, so two streams never merge.
+are. Random nodes carry the number of their stream as an attribute, so two streams never merge. A
+scan that another one extends is read from that one: see `scan_extensions`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import BodyPass, has_trait, take_over
+from frame.compiler.passes.scan_extensions import stand_ins
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value
 from frame.ir.hashing import structural_hash
@@ -28,18 +30,21 @@ class CommonSubexpressionElimination:
         """Return the graph with one node for each thing that is computed."""
         bodies = BodyPass(lambda body: self.run(body, context))
         known: dict[Hashable, tuple[Value, ...]] = {}
+        extended = stand_ins(graph, bodies)
         with Rewriter(graph) as rewriter:
-            for node in graph.nodes:
+            for original in graph.nodes:
+                node = extended.get(original, original)
                 if has_trait(node, Trait.SIDE_EFFECT):
                     take_over(rewriter, node, bodies)
                     continue
                 key = node_key(node, tuple(rewriter[operand] for operand in node.operands), bodies)
                 found = known.get(key)
                 if found is None:
-                    known[key] = take_over(rewriter, node, bodies)
-                    continue
+                    found = known[key] = take_over(rewriter, node, bodies)
+                    if node is original:
+                        continue
                 context.count("merged")
-                for old, new in zip(node.results, found, strict=True):
+                for old, new in zip(original.results, found, strict=False):
                     rewriter.replace(old, new)
             return rewriter.finish()
 
