@@ -89,6 +89,16 @@ class Axis:
         return self.slack % self.stride if isinstance(self.slack, int) else 0
 
 
+def _window_constraints(axes: Sequence[Axis]) -> Iterable[tuple[Size, str]]:
+    """Ask for images that the window fits into."""
+    for axis, name in zip(axes, ("height", "width"), strict=True):
+        yield axis.size - 1, f"a {name} of 1 or more"
+        yield (
+            axis.slack,
+            f"a {name} that the window of {axis.window} (dilation {axis.dilation}) fits into",
+        )
+
+
 def _axes(
     image: Sequence[Size], window: Sequence[Size], attributes: Attributes
 ) -> tuple[Axis, Axis]:
@@ -155,6 +165,11 @@ def _windows(x: np.ndarray, axes: Sequence[Axis], value: float) -> np.ndarray:
 
 def _conv_axes(x: Sequence[Size], w: Sequence[Size], attributes: Attributes) -> tuple[Axis, Axis]:
     return _axes(x[2:], w[2:], attributes)
+
+
+def _conv_constraints(operands: Types, attributes: Attributes) -> Iterable[tuple[Size, str]]:
+    x, w = operands
+    return _window_constraints(_conv_axes(x.shape, w.shape, attributes))
 
 
 def _infer_conv2d(operands: Types, attributes: Attributes) -> TensorType:
@@ -357,6 +372,7 @@ register(
         traits=frozenset({Trait.CONTRACTION}),
         autocast=Autocast.LOW,
         samples=_conv_samples,
+        constraints=_conv_constraints,
     )
 )
 
@@ -372,6 +388,10 @@ _POOL_ATTRIBUTES = (
 
 def _pool_axes(shape: Sequence[Size], attributes: Attributes) -> tuple[Axis, Axis]:
     return _axes(shape[2:], attributes["kernel"], attributes)
+
+
+def _pool_constraints(operands: Types, attributes: Attributes) -> Iterable[tuple[Size, str]]:
+    return _window_constraints(_pool_axes(operands[0].shape, attributes))
 
 
 def _pooled_shape(op: str, x: TensorType, attributes: Attributes) -> tuple[Size, ...]:
@@ -460,6 +480,7 @@ register(
         results=("y", "index"),
         traits=frozenset({Trait.REDUCTION}),
         samples=_max_pool_samples,
+        constraints=_pool_constraints,
     )
 )
 
@@ -613,5 +634,6 @@ register(
         traits=frozenset({Trait.REDUCTION}),
         decomposition=_build_avg_pool2d,
         samples=_pool_samples,
+        constraints=_pool_constraints,
     )
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import numel, shape_text
+from frame.core.shapes import Size, numel, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops.gradients import count
 from frame.ops.record import (
@@ -244,6 +244,13 @@ def _infer_batch_norm_train(operands: Types, attributes: Attributes) -> Types:
     return x, statistic, statistic
 
 
+def _one_element(operands: Types, attributes: Attributes) -> Iterable[tuple[Size, str]]:
+    """Ask for an element or more in each channel."""
+    shape = operands[0].shape
+    for axis in _reduced(len(shape)):
+        yield shape[axis] - 1, f"an element or more on axis {axis} of {shape_text(shape)}"
+
+
 def _reference_batch_norm_train(
     operands: Sequence[np.ndarray], attributes: Attributes
 ) -> tuple[np.ndarray, ...]:
@@ -356,5 +363,6 @@ register(
         autocast=Autocast.FLOAT32,
         decomposition=_build_batch_norm_train,
         samples=lambda: _batch_norm_samples(2, empty=False),
+        constraints=_one_element,
     )
 )

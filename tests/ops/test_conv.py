@@ -7,6 +7,7 @@ from frame import ops
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim
 from frame.ir.builder import GraphBuilder
+from frame.ops.binding import check_binding
 from frame.ops.interpreter import interpret
 from frame.ops.registry import lookup
 from tests.ops import support
@@ -112,6 +113,21 @@ def test_symbolic_sizes():
         assert even.shape == (1, 2, height, 5)
         with pytest.raises(InvalidArgumentError, match="not divisible"):
             ops.conv2d(value_of((1, 3, height, 7)), w, strides=(2, 1))
+
+
+def test_a_symbolic_image_must_hold_the_window():
+    with GraphBuilder() as builder:
+        x = value_of((1, 1, Dim.symbol("h"), 7))
+        builder.output(ops.conv2d(x, value_of((1, 1, 3, 3)), padding=(1, 0, 0, 0)))
+        builder.output(ops.avg_pool2d(x, kernel=(4, 1), strides=(1, 1)))
+    graph = builder.finish()
+    check_binding(graph, {"h": 4})
+    with pytest.raises(InvalidArgumentError, match=r"avg_pool2d.*height.*window of 4.*h=3"):
+        check_binding(graph, {"h": 3})
+    with pytest.raises(InvalidArgumentError, match=r"conv2d.*height.*window of 3.*h=1"):
+        check_binding(graph, {"h": 1})
+    with pytest.raises(InvalidArgumentError, match=r"height of 1 or more.*h=0"):
+        check_binding(graph, {"h": 0})
 
 
 @pytest.mark.parametrize(
