@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from frame.codegen.schedules.cpu import (
     concat,
+    conv,
     copy_layout,
     elementwise,
     gather,
@@ -28,6 +29,7 @@ for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces),
     Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable),
+    Schedule("convolution", conv.lower, conv.workspaces, gemm_epilogue.overwritable),
     Schedule("pool", pool.lower),
     Schedule("pool_grad", pool_grad.lower, pool_grad.workspaces, checks=pool_grad.checks),
     Schedule("gather", gather.lower, checks=gather.checks),

@@ -1,0 +1,104 @@
+"""Copies of the operands of convolutions that vectors can read without a question.
+
+x        parallel over planes: zeros, then the rows that windows reach, spread and shifted
+weights  parallel over output channels: the window in the order of the steps, padded with zeros
+"""
+
+from __future__ import annotations
+
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
+from frame.codegen.schedules.access import Reader
+from frame.codegen.schedules.cpu.chunks import remaining, unflatten
+from frame.codegen.schedules.cpu.conv_plan import ConvPlan, Extent
+from frame.codegen.schedules.cpu.vectors import vectorise_loops
+from frame.codegen.schedules.group import Group, KernelCall
+from frame.core import config
+
+_CHUNK = 1 << 14  # elements that one chunk writes
+
+
+def with_workspaces(group: Group, plan: ConvPlan) -> Group:
+    """Give the workspaces the shapes of what they hold."""
+    shapes: list[tuple[Expr, ...]] = []
+    if plan.copy_x:
+        sizes = (plan.batch, plan.groups * plan.channels, *plan.padded)
+        shapes.append(group.extents(sizes))
+    if plan.copy_w:
+        shapes.append(group.extents((plan.groups * plan.outputs, plan.weight_row)))
+    memories = tuple(
+        Buffer(memory.name, plan.dtype, b.buffer("w", plan.dtype, shape).shape, (), Scope.WORKSPACE)
+        for memory, shape in zip(group.workspaces, shapes, strict=True)
+    )
+    return group.with_buffers(workspaces=memories)
+
+
+def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
+    """Write the padded copy of x."""
+    x, body = plan.node.operands[0], b.Body()
+    target = group.workspaces[0]
+    rows, phases, columns = plan.padded
+    planes = b.mul(group.extent(plan.batch), plan.groups * plan.channels)
+    area = rows * phases * columns
+    count = 1 if config.get("FRAME_GRAIN") else max(1, _CHUNK // area)
+    chunks = b.ceil_div(planes, count)
+    first_row, last_row = reached(plan.height, rows)
+    first, last = reached(plan.width, phases * columns)
+    with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+        start = body.let("start", b.mul(chunk, count))
+        with body.loop(remaining(planes, start, b.index(count)), "plane") as position:
+            flat = b.add(start, position)
+            image, channel = (
+                body.let("at", i)
+                for i in unflatten(flat, [planes, b.index(plan.groups * plan.channels)])
+            )
+            lead = (image, channel)
+            with (
+                body.loop(b.index(rows), "row") as row,
+                body.loop(b.index(phases), "phase") as phase,
+                body.loop(b.index(columns), "column", LoopKind.VECTOR) as column,
+            ):
+                body.store(target, [*lead, row, phase, column], b.const(0.0, plan.dtype))
+            plain = phases == 1 and plan.width.spread == 1
+            kind = LoopKind.VECTOR if plain else LoopKind.SERIAL
+            with body.loop(b.index(last_row - first_row), "row") as row:
+                source = body.let("source", b.add(row, first_row))
+                line = body.let("line", _moved(plan.height, source))
+                with body.loop(b.index(last - first), "column", kind) as column:
+                    place = b.add(column, first)
+                    to = _moved(plan.width, place)
+                    value = Reader(group, body).load(x, (*lead, source, place))
+                    where = [*lead, line, b.rem(to, phases), b.div(to, phases)]
+                    body.store(target, where, b.cast(value, plan.dtype))
+    block = vectorise_loops(body.block(), plan.lanes)
+    return group.call("padded", block, chunks, "the padded copy of x")
+
+
+def reached(axis: Extent, length: int) -> tuple[int, int]:
+    """Return the first element of x that has a place in the copy, and one past the last."""
+    first = max(0, -(axis.low // axis.spread)) if axis.low < 0 else 0
+    last = min(axis.size, (length - 1 - axis.low) // axis.spread + 1)
+    return min(first, axis.size), max(min(first, axis.size), last)
+
+
+def _moved(axis: Extent, place: Expr) -> Expr:
+    return b.add(b.mul(place, axis.spread), axis.low)
+
+
+def copy_w(group: Group, plan: ConvPlan) -> KernelCall:
+    """Write the copy of the weights."""
+    w, body = plan.node.operands[1], b.Body()
+    target = group.workspaces[-1]
+    outputs, height, width = plan.groups * plan.outputs, plan.height.window, plan.width.window
+    with (
+        body.loop(b.index(outputs), "chunk", LoopKind.PARALLEL) as output,
+        body.loop(b.index(plan.channels), "c") as channel,
+        body.loop(b.index(height), "row") as row,
+    ):
+        line = b.add(b.mul(channel, height), row)
+        start = body.let("start", b.mul(line, width))
+        with body.loop(b.index(width), "column", LoopKind.VECTOR) as column:
+            value = Reader(group, body).load(w, (output, channel, row, column))
+            body.store(target, [output, b.add(start, column)], b.cast(value, plan.dtype))
+    block = vectorise_loops(body.block(), plan.lanes)
+    return group.call("weights", block, b.index(outputs), "the copy of the weights")

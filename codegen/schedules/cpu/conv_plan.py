@@ -1,0 +1,268 @@
+"""The sizes of the loops of a convolution, and which copies of its operands it needs.
+
+Vectors run along one of two axes. Neighbours in a vector are cut into pieces of a power of two, so
+that a row shorter than a vector shares it with the next row.
+
+    pixels   vectors of output columns; the inner loops run over channels and window. For images.
+    window   vectors of window columns, added up at the end; a few outputs at a time. For filter
+             gradients, whose windows are images and whose outputs are filters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from frame.codegen.schedules.cpu.gemm_micro import register_tile
+from frame.codegen.schedules.scalar_rules import compute_dtype
+from frame.codegen.schedules.sizes import product, static
+from frame.core import config
+from frame.core.dtypes import DType
+from frame.core.shapes import Size
+from frame.core.targets import TargetDescription
+from frame.ir.graph import Graph, Node
+
+_SYMBOLIC = 32  # what a symbolic batch counts as in a decision
+_LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 22  # of a chunk
+_FEW_CHUNKS, _MANY_CHUNKS = 16, 128
+_PIECE_COST = 0.25
+_WINDOW_COST = 1.25  # how much dearer a multiply-add is where vectors run along the window
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One spatial axis: sizes in elements, all known."""
+
+    size: int
+    window: int
+    positions: int
+    stride: int
+    low: int
+    dilation: int
+    spread: int
+
+    @property
+    def reach(self) -> int:
+        """How many elements of the padded, spread axis the windows touch."""
+        return (self.positions - 1) * self.stride + (self.window - 1) * self.dilation + 1
+
+    def is_plain(self) -> bool:
+        """Whether every element that is touched is one of x, without padding or spreading."""
+        return self.spread == 1 and self.low <= 0 and self.reach - self.low <= self.size
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPlan:
+    """Every decision about the loops of a convolution.
+
+    `piece` neighbours are contiguous; a tile is `rows` output channels by `vectors` vectors of
+    pixels, or by `vectors` outputs. The padded copy of x is [batch, channels, padded_rows, phases,
+    padded_columns]: column t lies at (t % phases, t // phases).
+    """
+
+    node: Node
+    dtype: DType
+    height: Extent
+    width: Extent
+    along_window: bool
+    lanes: int
+    piece: int
+    rows: int
+    vectors: int
+    panels: int  # panels of a chunk
+    tiles: int  # tiles of output channels of a chunk
+    tiles_outside: bool  # whether the loop over tiles is outside of the one over panels
+    copy_x: bool
+    copy_w: bool
+
+    @property
+    def batch(self) -> Size:
+        """The number of images."""
+        return self.node.results[0].shape[0]
+
+    @property
+    def groups(self) -> int:
+        """Independent slices of the channels."""
+        groups: int = self.node.attributes["groups"]
+        return groups
+
+    @property
+    def channels(self) -> int:
+        """The input channels of a group."""
+        return int(self.node.operands[1].shape[1])  # type: ignore[arg-type]
+
+    @property
+    def outputs(self) -> int:
+        """The output channels of a group."""
+        return int(self.node.operands[1].shape[0]) // self.groups  # type: ignore[arg-type]
+
+    @property
+    def pieces_of_vector(self) -> int:
+        """How many pieces make a vector."""
+        return self.lanes // self.piece
+
+    @property
+    def pieces_of_row(self) -> int:
+        """How many pieces cover a row of what vectors run along."""
+        length = self.width.window if self.along_window else self.width.positions
+        return -(-length // self.piece)
+
+    @property
+    def pieces_of_panel(self) -> int:
+        """How many pieces, or outputs, one tile is wide."""
+        return self.vectors if self.along_window else self.vectors * self.pieces_of_vector
+
+    @property
+    def phases(self) -> int:
+        """What the columns of the padded copy are split by, so that vectors are contiguous."""
+        return self.width.dilation if self.along_window else self.width.stride
+
+    @property
+    def padded(self) -> tuple[int, int, int]:
+        """Rows, phases and columns of the padded copy."""
+        width, covered = self.width, self.pieces_of_row * self.piece
+        if self.along_window:
+            columns = (width.positions - 1) * width.stride // width.dilation + covered
+        else:
+            columns = (width.window - 1) * width.dilation // width.stride + covered
+        return self.height.reach, self.phases, columns
+
+    @property
+    def steps(self) -> int:
+        """Vectors of a whole window of one channel, where vectors run along it."""
+        return self.height.window * self.width.window // self.lanes
+
+    @property
+    def weight_row(self) -> int:
+        """Elements of the weights of one output channel."""
+        return self.channels * self.height.window * self.width.window
+
+    def workspaces(self) -> tuple[Size, ...]:
+        """Return the bytes of the padded copy of x and of the copy of the weights, if any."""
+        sizes: list[Size] = []
+        if self.copy_x:
+            channels = self.groups * self.channels
+            sizes.append(self.batch * (channels * int(product(self.padded)) * self.dtype.itemsize))
+        if self.copy_w:
+            sizes.append(self.groups * self.outputs * self.weight_row * self.dtype.itemsize)
+        return tuple(sizes)
+
+
+def anchor_of(body: Graph) -> Node:
+    """Return the convolution of a group."""
+    return next(node for node in body.nodes if node.op == "conv2d")
+
+
+def make_plan(body: Graph, target: TargetDescription) -> ConvPlan | None:
+    """Decide how the convolution of a group runs; None where a size but the batch is unknown."""
+    node = anchor_of(body)
+    x, w = node.operands
+    known = (*x.shape[1:], *w.shape, *node.results[0].shape[1:])
+    if not all(isinstance(size, int) and size > 0 for size in known):
+        return None
+    dtype = compute_dtype(x.dtype)
+    height, width = _extents(node)
+    lanes = target.lanes(dtype)
+    if lanes < 2:
+        return None
+    along = _along_window(height, width, lanes)
+    outputs = int(w.shape[0]) // node.attributes["groups"]  # type: ignore[arg-type]
+    rows, vectors = _tile(target, outputs, width, along)
+    piece = _piece(width.positions, lanes)
+    if along:
+        piece = min(lanes, _factor_of_two(width.window))
+    plan = ConvPlan(
+        node, dtype, height, width, along, lanes, piece, rows, vectors, 1, 1, False, True, True
+    )
+    return _with_chunks(plan, target)
+
+
+def _extents(node: Node) -> tuple[Extent, Extent]:
+    x, w = node.operands
+    result, values = node.results[0], node.attributes
+    first, second = (
+        Extent(
+            int(x.shape[2 + i]),  # type: ignore[arg-type]
+            int(w.shape[2 + i]),  # type: ignore[arg-type]
+            int(result.shape[2 + i]),  # type: ignore[arg-type]
+            values["strides"][i],
+            values["padding"][2 * i],
+            values["dilation"][i],
+            values["input_dilation"][i],
+        )
+        for i in range(2)
+    )
+    return first, second
+
+
+def _piece(length: int, lanes: int) -> int:
+    """Return the piece for rows of a length: the power of two above it, at most a vector."""
+    return min(lanes, max(2, 1 << (length - 1).bit_length()))
+
+
+def _factor_of_two(number: int) -> int:
+    return number & -number
+
+
+def _along_window(height: Extent, width: Extent, lanes: int) -> bool:
+    """Whether vectors run along the window, which they must fill without a rest.
+
+    A lane that is left over would multiply elements that are not part of the window by zero, and
+    one of them may be infinite.
+    """
+    factor = min(lanes, _factor_of_two(width.window))
+    if factor < 2 or height.window * width.window % lanes:
+        return False
+    piece = _piece(width.positions, lanes)
+    waste = -(-width.positions // piece) * piece / width.positions
+    # A piece shorter than a vector costs a load of its own.
+    across = waste * (1.0 + _PIECE_COST * (lanes // piece - 1))
+    return _WINDOW_COST * (1.0 + _PIECE_COST * (lanes // factor - 1)) < across
+
+
+def _tile(target: TargetDescription, outputs: int, width: Extent, along: bool) -> tuple[int, int]:
+    """Return the most rows of a tile, and its vectors of pixels (or its outputs)."""
+    if along:
+        vectors = min(width.positions, 3)
+        rows = max(1, (target.vector_registers - 1) // (vectors + 1))
+        return min(rows, outputs), vectors
+    rows, vectors = register_tile(target)
+    if outputs <= 2 and target.vector_registers >= 16:
+        return outputs, 4
+    return rows, vectors
+
+
+def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
+    node = plan.node
+    batch = max(1, static(plan.batch, _SYMBOLIC))
+    lines = batch * plan.height.positions
+    width = -(-plan.width.positions // plan.vectors) if plan.along_window else plan.pieces_of_row
+    count = lines * width
+    panels = count if plan.along_window else -(-count // plan.pieces_of_panel)
+    tiles = -(-plan.outputs // plan.rows)
+    depth = plan.channels * plan.height.window * plan.width.window
+    flops = 2 * int(product(static(s, _SYMBOLIC) for s in node.results[0].shape)) * depth
+    wanted = max(
+        1, min(_FEW_CHUNKS, flops // _LEAST_FLOPS), min(_MANY_CHUNKS, flops // _GOOD_FLOPS)
+    )
+    heavy = plan.outputs * plan.weight_row * plan.dtype.itemsize > target.l2 // 2
+    blocks = max(1, min(panels, -(-wanted // plan.groups)))
+    tile_blocks = max(1, min(tiles, -(-wanted // (plan.groups * blocks))))
+    if config.get("FRAME_GRAIN"):
+        blocks, tile_blocks = panels, tiles
+    x, w = node.operands
+    return replace(
+        plan,
+        panels=max(1, panels // blocks),
+        tiles=-(-tiles // tile_blocks),
+        tiles_outside=heavy,
+        copy_x=x.node is not None or x.dtype != plan.dtype or not _reads_in_place(plan),
+        copy_w=w.node is not None or w.dtype != plan.dtype,
+    )
+
+
+def _reads_in_place(plan: ConvPlan) -> bool:
+    """Whether vectors can read x itself: no padding, and no piece beyond the end of a row."""
+    if not plan.height.is_plain() or not plan.width.is_plain() or plan.phases != 1:
+        return False
+    length = plan.width.window if plan.along_window else plan.width.positions
+    return length % plan.piece == 0
