@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from frame.core.dtypes import DTypeLike
-from frame.core.shapes import Shape, Size
+from frame.core.shapes import Size
 from frame.ir.graph import Graph, Value
 from frame.ops.registry import lookup, records, register, unregister
 
@@ -405,7 +405,7 @@ def neg(x: Operand) -> Value:
 
 def normal(
     counter: Value,
-    shape: Shape,
+    shape: Size | Sequence[Size],
     mean: float = 0.0,
     scale: float = 1.0,
     *,
@@ -561,7 +561,7 @@ def trunc(x: Operand) -> Value:
 
 def uniform(
     counter: Value,
-    shape: Shape,
+    shape: Size | Sequence[Size],
     low: float = 0.0,
     high: float = 1.0,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -136,6 +136,33 @@ def unconstrained(
     return ()
 
 
+_Checked = tuple[Mapping[str, Attribute], tuple[TensorType, ...]]
+
+# What ops have inferred before: a deep network asks the same thing for each of its layers.
+_memory: dict[Hashable, tuple[object, _Checked]] = {}
+_MEMORY_LIMIT = 4096
+
+
+def _remember(key: Hashable, entry: tuple[object, _Checked]) -> None:
+    if len(_memory) >= _MEMORY_LIMIT:
+        _memory.clear()
+    _memory[key] = entry
+
+
+def _memory_item(value: Attribute) -> Hashable:
+    """Return a key that tells 1 from True and 0.0 from -0.0; TypeError for what is not kept."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(_memory_item(item) for item in value)
+    if kind is float:
+        return value.hex()  # type: ignore[no-any-return]
+    if kind in (int, bool, str) or value is None:
+        return kind, value
+    if isinstance(value, (DType, Dim)):
+        return value
+    raise TypeError
+
+
 @dataclass(frozen=True, slots=True)
 class OpDef:
     """An op: its schema, type rule, float64 reference, gradient, samples and traits.
@@ -176,6 +203,28 @@ class OpDef:
             InvalidArgumentError: on a wrong operand count or dtype, an unknown, missing or
                 ill-typed attribute, or whatever the type rule of the op rejects.
         """
+        key = self._memory_key(operands, attributes)
+        if key is None:
+            return self._check_afresh(operands, attributes)
+        found = _memory.get(key)
+        if found is None:
+            # The record is kept with the entry, so that nothing else gets its id meanwhile.
+            found = (self, self._check_afresh(operands, attributes))
+            _remember(key, found)
+        return found[1]
+
+    def _memory_key(
+        self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+    ) -> Hashable:
+        try:
+            items = tuple((name, _memory_item(value)) for name, value in attributes.items())
+        except TypeError:
+            return None
+        return id(self), operands, items
+
+    def _check_afresh(
+        self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+    ) -> _Checked:
         normal = self.normalize(attributes)
         self._check_operands(operands)
         if self.canonicalize is not None:
