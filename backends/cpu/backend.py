@@ -53,7 +53,8 @@ class CpuBackend:
         """Return the ops that have a scalar rule, an index rule or a schedule."""
         anchors = frozenset(schedules("cpu"))
         native = frozenset(r.name for r in records() if self._reason(r.name) is None)
-        composites = frozenset(name for name in anchors if _is_composite(name))
+        whole = (*scalar_rules.RULES, *access.INDEX_RULES, *anchors)
+        composites = frozenset(name for name in whole if _is_composite(name))
         dtypes = frozenset(name for name, row in DTYPES.items() if not row.storage_only)
         return Capabilities(native, composites, anchors, True, dtypes)
 

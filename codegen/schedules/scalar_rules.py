@@ -100,18 +100,18 @@ def _signs_differ(remainder: Expr, y: Expr) -> Expr:
 
 
 def _float_floor_div(x: Expr, y: Expr) -> Expr:
-    """Numpy's floor_divide: (x - truncated remainder) / y, less 1 where the signs differ.
-
-    The remainder must not be adjusted before: adding an infinite y to it would lose x.
-    """
+    """Return numpy's floor_divide: the exact quotient without the remainder, one less
+    where the remainder has the other sign, rounded to the nearest integer."""
     remainder = b.rem(x, y)
-    exact = b.div(b.sub(x, remainder), y)
-    quotient = b.select(_signs_differ(remainder, y), b.sub(exact, 1.0), exact)
+    quotient = b.div(b.sub(x, remainder), y)
+    adjust = b.and_(b.ne(remainder, 0.0), b.ne(b.lt(y, 0.0), b.lt(remainder, 0.0)))
+    quotient = b.select(adjust, b.sub(quotient, 1.0), quotient)
     floored = b.floor(quotient)
     nearest = b.select(b.gt(b.sub(quotient, floored), 0.5), b.add(floored, 1.0), floored)
-    signed_zero = b.mul(b.like(0.0, x), b.div(x, y))
-    rounded = b.select(b.eq(quotient, 0.0), signed_zero, nearest)
-    return b.select(b.eq(y, 0.0), b.div(x, y), rounded)
+    ratio = b.div(x, y)
+    signed_zero = b.select(b.lt(ratio, 0.0), b.like(-0.0, x), b.like(0.0, x))
+    nearest = b.select(b.eq(quotient, 0.0), signed_zero, nearest)
+    return b.select(b.eq(y, 0.0), ratio, nearest)
 
 
 def _mod(ctx: RuleContext, x: Expr, y: Expr) -> Expr:
@@ -141,18 +141,20 @@ def _shift(left: bool) -> Rule:
 
 
 def _integer_pow(x: Expr, y: Expr) -> Expr:
-    """Square and multiply over the bits of the exponent; truncated for a negative exponent."""
+    """Square and multiply over the bits of the exponent; a negative one gives the truncated value:
+    1 for the base 1, 1 or -1 for the base -1, else 0."""
     result, base, exponent = b.like(1, x), x, y
-    for _ in range(min(x.type.dtype.bits, 64)):
+    for _ in range(x.type.dtype.bits):
         odd = b.ne(b.and_(exponent, 1), 0)
         result = b.select(odd, b.mul(result, base), result)
         base = b.mul(base, base)
         exponent = b.shr(exponent, b.like(1, exponent))
     if not x.type.dtype.is_signed:
         return result
-    sign = b.select(b.ne(b.and_(y, 1), 0), b.like(-1, x), b.like(1, x))
-    inverse = b.select(b.eq(x, 1), b.like(1, x), b.select(b.eq(x, -1), sign, b.like(0, x)))
-    return b.select(b.lt(y, 0), inverse, result)
+    alternating = b.select(b.eq(b.and_(y, 1), 0), b.like(1, x), b.like(-1, x))
+    truncated = b.select(b.eq(x, -1), alternating, b.like(0, x))
+    truncated = b.select(b.eq(x, 1), b.like(1, x), truncated)
+    return b.select(b.lt(y, 0), truncated, result)
 
 
 def _pow(ctx: RuleContext, x: Expr, y: Expr) -> Expr:

@@ -46,6 +46,15 @@ def _memory_of(device: Device) -> Device:
     return HOST if device == NUMPY else device
 
 
+def _moved(node: Node, values: dict[Value, Value]) -> Node:
+    """Return a node over the values of a piece, and note its results."""
+    operands = tuple(values[operand] for operand in node.operands)
+    types = tuple(result.type for result in node.results)
+    moved = Node(node.op, operands, node.attributes, types, node.origin)
+    values.update(zip(node.results, moved.results, strict=True))
+    return moved
+
+
 class _Cutter:
     """The state of one cut."""
 
@@ -131,11 +140,14 @@ class _Cutter:
         results: list[Value],
         device: Device,
     ) -> Graph:
-        names = {entry.value: entry for entry in self.graph.inputs}
+        names = {entry.value: entry.name for entry in self.graph.inputs}
+        values = {value: Value(value.type) for value in reads}
         inputs = tuple(
-            GraphInput(value, Role.INPUT, names[value].name if value in names else f"value{k}")
+            GraphInput(values[value], Role.INPUT, names.get(value, f"value{k}"))
             for k, value in enumerate(reads)
         )
+        nodes = tuple(_moved(node, values) for node in nodes)
+        results = [values[result] for result in results]
         outputs = tuple(f"output{k}" for k in range(len(results)))
         name = f"{self.graph.name}_{device.backend}{len(self.steps)}"
         return Graph(inputs, nodes, tuple(results), (), name, outputs, self.graph.locations)

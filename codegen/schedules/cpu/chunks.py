@@ -50,9 +50,10 @@ def _values(body: Graph) -> Iterator[Value]:
 
 
 def unflatten(position: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return the row-major index of a flat position."""
+    """Return the row-major index of a flat position. An extent of 0 has no position at all."""
     index: list[Expr] = []
     for extent in reversed(extents[1:]):
+        extent = b.max_(extent, 1)
         if b.constant_value(extent) == 0:
             extent = b.index(1)  # no position exists
         index.append(b.rem(position, extent))

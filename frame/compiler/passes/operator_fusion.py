@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from frame.core.shapes import Dim, Shape, Size
+from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, GraphInput, Node, Role, StateUpdate, Value
 from frame.ops.anchors import ANCHORS, EPILOGUES
 from frame.ops.record import Trait
@@ -290,15 +291,32 @@ class _Partition:
 
 def fuse(graph: Graph, anchors: frozenset[str]) -> Graph:
     """Return `graph` with its nodes gathered into `group` nodes; bodies are fused in turn."""
-    graph = _fuse_bodies(graph, anchors)
+    graph = _fuse_bodies(_inline_groups(graph), anchors)
     partition = _Partition(graph, anchors)
     partition.build()
     return _Assembler(partition).run()
 
 
-def _fuse_bodies(graph: Graph, anchors: frozenset[str]) -> Graph:
-    from frame.ir.builder import Rewriter
+def _inline_groups(graph: Graph) -> Graph:
+    """Put the bodies of groups that exist already back into the graph."""
+    if not any(node.op == "group" for node in graph.nodes):
+        return graph
+    with Rewriter(graph) as rewriter:
+        for node in graph.nodes:
+            if node.op != "group":
+                rewriter.copy(node)
+                continue
+            body: Graph = node.attributes["body"]
+            for entry, operand in zip(body.inputs, node.operands, strict=True):
+                rewriter.replace(entry.value, rewriter[operand])
+            for inner in body.nodes:
+                rewriter.copy(inner)
+            for result, value in zip(node.results, body.outputs, strict=True):
+                rewriter.replace(result, rewriter[value])
+        return rewriter.finish()
 
+
+def _fuse_bodies(graph: Graph, anchors: frozenset[str]) -> Graph:
     if not any(node.op in CONTROL for node in graph.nodes):
         return graph
     with Rewriter(graph) as rewriter:
