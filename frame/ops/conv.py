@@ -478,7 +478,6 @@ register(
         _gradient_max_pool2d,
         attributes=_POOL_ATTRIBUTES,
         results=("y", "index"),
-        traits=frozenset({Trait.REDUCTION}),
         samples=_max_pool_samples,
         constraints=_pool_constraints,
     )
@@ -631,7 +630,6 @@ register(
         _reference_avg_pool2d,
         _gradient_avg_pool2d,
         attributes=_POOL_ATTRIBUTES,
-        traits=frozenset({Trait.REDUCTION}),
         decomposition=_build_avg_pool2d,
         samples=_pool_samples,
         constraints=_pool_constraints,

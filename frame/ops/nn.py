@@ -394,7 +394,7 @@ def _register_softmax(
             reference,
             gradient,
             attributes=(AXIS,),
-            traits=frozenset({Trait.REDUCTION, Trait.EXPENSIVE}),
+            traits=frozenset({Trait.EXPENSIVE}),
             autocast=Autocast.FLOAT32,
             decomposition=build,
             samples=_softmax_samples,

@@ -23,7 +23,6 @@ from frame.ops.record import (
     OpDef,
     Operand,
     Sample,
-    Trait,
 )
 from frame.ops.registry import register
 from frame.ops.samples import smooth
@@ -150,7 +149,6 @@ register(
         _reference_layer_norm,
         _gradient_layer_norm,
         attributes=(EPS,),
-        traits=frozenset({Trait.REDUCTION}),
         autocast=Autocast.FLOAT32,
         decomposition=_build_layer_norm,
         samples=_layer_norm_samples,
@@ -359,7 +357,6 @@ register(
         _gradient_batch_norm_train,
         attributes=(EPS,),
         results=("y", "batch_mean", "batch_variance"),
-        traits=frozenset({Trait.REDUCTION}),
         autocast=Autocast.FLOAT32,
         decomposition=_build_batch_norm_train,
         samples=lambda: _batch_norm_samples(2, empty=False),

@@ -23,7 +23,7 @@ class Trait(enum.StrEnum):
 
     ELEMENTWISE = "elementwise"
     COMMUTATIVE = "commutative"
-    REDUCTION = "reduction"
+    REDUCTION = "reduction"  # one operand, reduced over the attribute `axes`
     CONTRACTION = "contraction"
     VIEW = "view"  # every result element is one operand element (or a constant)
     RANDOM = "random"

@@ -40,10 +40,7 @@ def _has_general_shapes(record):
 
 
 # Ops that a tensor of rank 0 can't be given to.
-NEEDS_AN_AXIS = {
-    *("concat", "split", "argmax", "argmin"),
-    *("softmax", "log_softmax", "layer_norm", "batch_norm_train", "max_pool2d", "avg_pool2d"),
-}
+NEEDS_AN_AXIS = {"concat", "split", "argmax", "argmin"}
 
 
 @EVERY_OP
@@ -219,7 +216,7 @@ MUST_TAKE_SYMBOLS = {
 
 
 # A window over a symbolic size fits, or divides by a stride, for some values only.
-MAY_REFUSE_SYMBOLS = {"conv2d", "max_pool2d", "avg_pool2d"}
+MAY_REFUSE_SYMBOLS = {"conv2d"}
 
 
 @_every_op(_plain)
