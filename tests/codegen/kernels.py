@@ -1,5 +1,4 @@
-"""Loop IR written by hand for the tests of the emitters: an elementwise, a reduction, a GEMM kernel,
-and a module whose entry launches them."""
+"""Loop IR written by hand for the tests of the emitters: elementwise, reduction, GEMM."""
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops import ir
@@ -40,7 +39,7 @@ def row_sums(dtype, lanes, name="row_sums"):
 
 
 def gemm_tile(dtype, rows, vectors, lanes, name="gemm_tile"):
-    """c[rows, vectors * lanes] += a[k, rows] b[k, vectors * lanes]: packed panels, a register tile."""
+    """c[rows, columns] += a[k, rows] b[k, columns]: packed panels and a register tile."""
     depth, width = b.fresh("k"), b.fresh("ldc")
     columns = vectors * lanes
     left, right = b.buffer("a", dtype, [depth, rows]), b.buffer("b", dtype, [depth, columns])
