@@ -22,8 +22,9 @@ def run_profiled(
     updated = set(signature.updates)
     arrays = [np.array(a) if i in updated else a for i, a in enumerate(inputs)]
     executable = CpuExecutable(artifact, signature)
-    executable.run(arrays)
     words = np.zeros(2 * max(len(artifact.launches), 1), np.int64)
+    executable.run_with_profile(arrays, words)  # code for profiling always writes its words
+    words[:] = 0
     bindings = executable.run_with_profile(arrays, words)
     return [
         _time(info, words[2 * position : 2 * position + 2], bindings)

@@ -249,7 +249,6 @@ def compile(
         values,
         seed=seed,
         module=model if isinstance(model, Module) else None,
-        defaults=optimizer.hyperparameters if optimizer is not None else None,
     )
     if params is not None:
         result.load_params(params)

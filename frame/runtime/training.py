@@ -49,4 +49,4 @@ def declare_training(
     graph = builder.finish()
     text = f"train loss=0 wrt={sorted(trainable)} optimizer={optimizer!r}"
     names = tuple(sorted(trainable))
-    return graph, Transform(text, lambda g: build_training_graph(g, optimizer, trainable=names))
+    return graph, Transform(text, lambda g: build_training_graph(g, optimizer, wrt=names))

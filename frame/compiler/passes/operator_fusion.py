@@ -181,7 +181,7 @@ class _Partition:
 
     def _reads_elementwise(self, group: _Group, node: Node) -> bool:
         """An epilogue may read the first result of its anchor and what follows from it."""
-        anchor = group.nodes[0]
+        anchor = next(n for n in group.nodes if ANCHORS.get(n.op) == group.anchor)
         return all(source.node is not anchor or source.index == 0 for source in self.sources(node))
 
     def _is_kept(self, group: _Group, shape: Shape) -> bool:
@@ -262,18 +262,24 @@ class _Partition:
 
     def _merge(self, home: _Group, other: _Group) -> None:
         """Take over another group that has the same loops, if no path outside connects them."""
-        if other.domain != home.domain or other.reduced not in (None, home.reduced):
-            return
-        if any(member.op in VIEWS for member in other.nodes) and home.anchor == REDUCTION:
-            return
-        if home.anchor not in (ELEMENTWISE, REDUCTION) or self._path_between(home, other):
+        if not self._same_loops(home, other) or self._path_between(home, other):
             return
         for node in other.nodes:
             self.owner[node] = home
-        home.nodes = sorted(home.nodes + other.nodes, key=self.position.__getitem__)
+        home.nodes = sorted([*home.nodes, *other.nodes], key=self.position.__getitem__)
         home.reads.update(other.reads)
         home.first, home.last = min(home.first, other.first), max(home.last, other.last)
         self.groups.remove(other)
+
+    def _same_loops(self, home: _Group, other: _Group) -> bool:
+        if other.domain != home.domain:
+            return False
+        views = any(member.op in VIEWS for member in other.nodes)
+        if home.anchor in EPILOGUES:
+            return other.anchor == ELEMENTWISE and not views
+        if home.anchor not in (ELEMENTWISE, REDUCTION):
+            return False
+        return other.reduced in (None, home.reduced) and not (views and home.anchor == REDUCTION)
 
     def _path_between(self, a: _Group, b: _Group) -> bool:
         return self._outside_path(a, b) or self._outside_path(b, a)
