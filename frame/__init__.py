@@ -4,10 +4,32 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os.path
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-_ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:  # what __getattr__ below loads at the first use
+    from frame import core as core
+    from frame import nn as nn
+    from frame import ops as ops
+    from frame import runtime as runtime
+    from frame._version import __version__ as __version__
+    from frame.compiler.autodiff import custom_vjp as custom_vjp
+    from frame.compiler.autodiff import grad as grad
+    from frame.compiler.autodiff import value_and_grad as value_and_grad
+    from frame.core.devices import Device as Device
+    from frame.core.dtypes import DType as DType
+    from frame.core.tensors import Tensor as Tensor
+    from frame.core.tensors import from_dlpack as from_dlpack
+    from frame.core.tensors import from_numpy as from_numpy
+    from frame.ops import stop_gradient as stop_gradient
+    from frame.runtime.jit import jit as jit
+    from frame.runtime.model import compile as compile
+    from frame.runtime.specs import spec as spec
+    from frame.runtime.tracing import trace as trace
+
+# os.path and not pathlib, which alone would double the time of `import frame`
+_ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 _MAPPED = {"frame.codegen": "codegen", "frame.backends": "backends"}
 
 
@@ -26,15 +48,18 @@ class _CheckoutFinder:
         folder = _MAPPED.get(name)
         if folder is None:
             return None
-        location = _ROOT / folder
+        location = os.path.join(_ROOT, folder)
         return importlib.util.spec_from_file_location(
-            name, location / "__init__.py", submodule_search_locations=[str(location)]
+            name, os.path.join(location, "__init__.py"), submodule_search_locations=[location]
         )
 
 
 def _is_checkout() -> bool:
-    project = _ROOT / "pyproject.toml"
-    return project.is_file() and 'name = "frame-compiler"' in project.read_text("utf-8")
+    project = os.path.join(_ROOT, "pyproject.toml")
+    if not os.path.isfile(project):
+        return False
+    with open(project, encoding="utf-8") as file:
+        return 'name = "frame-compiler"' in file.read()
 
 
 if _is_checkout():
@@ -67,7 +92,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
 }
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Load a public name on demand (PEP 562)."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'frame' has no attribute {name!r}")

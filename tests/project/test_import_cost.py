@@ -14,7 +14,7 @@ HEAVY = {
     "rich", "torch", "onnx", "openvino", "pyopencl", "dpctl", "cuda", "importlib.metadata",
     "tomllib", "multiprocessing", "subprocess", "sqlite3", "http",
 }  # fmt: skip
-BUDGET = 60
+BUDGET = 10
 
 COUNT = """
 import json, sys
