@@ -26,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TEXT",
         help="chooses the share of --slow part (default: the commit, so each commit runs another)",
     )
+    group.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the golden files anew instead of comparing with them; then read the diff",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

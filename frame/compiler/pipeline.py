@@ -18,8 +18,8 @@ from frame.compiler.pass_manager import (
     pass_text,
 )
 from frame.compiler.passes import load_split
+from frame.compiler.passes.backend_lowering import CONSTRAINTS, BackendLowering
 from frame.compiler.passes.backend_lowering import PRODUCED as PIECE
-from frame.compiler.passes.backend_lowering import BackendLowering
 from frame.compiler.passes.canonicalize import Canonicalize
 from frame.compiler.passes.common_subexpressions import CommonSubexpressionElimination
 from frame.compiler.passes.constant_folding import ConstantFolding
@@ -33,6 +33,7 @@ from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, Piece
 from frame.ir.graph import Graph
+from frame.ops.binding import constraints
 
 ENTRY_POINTS = "frame.passes"
 """The entry-point group of pass classes; each is loaded when its name is asked for."""
@@ -292,6 +293,8 @@ def compile_graph(
     """
     pipeline = make_pipeline(passes)
     context = PassContext(target, capabilities, group_info, tuple(instruments))
+    # Passes may remove the nodes that ask something of the symbols, so ask the declared graph.
+    context.produced[CONSTRAINTS] = constraints(graph)
     run = _run(pipeline, graph, context)
     split: Split | None = context.produced.get(load_split.PRODUCED)
     if split is None or split.load is None:

@@ -35,7 +35,7 @@ def packed_group_info(group: Node, target: TargetDescription) -> GroupInfo:
     if group.op != "group" or group.attributes["anchor"] != "contraction":
         return GroupInfo()
     body: Graph = group.attributes["body"]
-    right = body.nodes[0].operands[1]
+    right = next(node for node in body.nodes if node.op == "matmul").operands[1]
     if right not in body.input_values or right.rank != 2:
         return GroupInfo()
     return GroupInfo(layouts={body.input_values.index(right): Layout((1, 0), ((1, 8),))})

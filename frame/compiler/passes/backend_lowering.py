@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
@@ -18,6 +18,9 @@ from frame.ops.binding import constraints
 
 PRODUCED = "piece"
 """The name under which the pass leaves the `Piece` in the context."""
+
+CONSTRAINTS = "constraints"
+"""The name under which the context holds what the symbols of the declared graph must meet."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,10 @@ class BackendLowering:
         """
         _check_owners(graph, context.capabilities)
         plan = context.produced.get(PLAN)
-        context.produced[PRODUCED] = Piece(graph, plan, signature_of(graph))
+        signature = signature_of(graph)
+        if CONSTRAINTS in context.produced:
+            signature = replace(signature, constraints=context.produced[CONSTRAINTS])
+        context.produced[PRODUCED] = Piece(graph, plan, signature)
         return graph
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
+from frame.compiler.passes.bodies import subgraphs
 from frame.compiler.passes.operator_fusion import fuse
 from frame.ir.graph import Graph
 
@@ -19,7 +20,7 @@ class OperatorFusion:
     def run(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph of groups; a graph that has groups already is left alone."""
         anchors = context.capabilities.anchors
-        if not anchors or any(node.op == "group" for node in graph.nodes):
+        if not anchors or any(n.op == "group" for each in subgraphs(graph) for n in each.nodes):
             return graph
         fused = fuse(graph, anchors)
         context.count("groups", sum(node.op == "group" for node in fused.nodes))

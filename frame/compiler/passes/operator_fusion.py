@@ -75,6 +75,11 @@ def _has(node: Node, trait: Trait) -> bool:
     return trait in lookup(node.op).traits
 
 
+def _is_reduction(node: Node) -> bool:
+    """Tell whether a node is a plain reduction; a composite that reduces has no axes."""
+    return "axes" in node.attributes and _has(node, Trait.REDUCTION)
+
+
 def _magnitude(shape: Iterable[Size]) -> int:
     total = 1
     for size in shape:
@@ -115,7 +120,7 @@ class _Partition:
         anchor = ANCHORS.get(node.op)
         if anchor is not None:
             self._open(node, anchor, node.results[0].shape)
-        elif _has(node, Trait.REDUCTION):
+        elif _is_reduction(node):
             self._place_reduction(node)
         elif node.op in VIEWS:
             self._open(node, ELEMENTWISE, node.results[0].shape)
@@ -225,7 +230,7 @@ class _Partition:
             if node is None or node in seen:
                 continue
             seen.add(node)
-            if self.owner.get(node) is group and _has(node, Trait.REDUCTION):
+            if self.owner.get(node) is group and _is_reduction(node):
                 return True
             if self.owner.get(node) is group or _is_free(node):
                 pending.extend(node.operands)
