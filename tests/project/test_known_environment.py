@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ mlp = nn.Sequential("mlp", [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)])
 model = frame.compile(mlp, inputs=[frame.spec(("batch", 8))])
 print(np.asarray(model(np.ones((3, 8), np.float32))).tobytes().hex())
 """
+SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("frame.runtime") is None
@@ -57,3 +59,16 @@ def test_known_3_an_empty_path_gives_identical_results(tmp_path: Path) -> None:
     usual = _compile(tmp_path, FRAME_CACHE_DIR=str(tmp_path / "a"))
     without = _compile(tmp_path, PATH="", FRAME_CACHE_DIR=str(tmp_path / "b"))
     assert usual == without
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_model_of_the_readme_runs(tmp_path: Path, name: str) -> None:
+    [code] = SNIPPET.findall((checkout.ROOT / name).read_text("utf-8"))
+    result = checkout.run_python(
+        "-c",
+        f"{code}\nassert y.shape == (32, 10), y.shape",
+        folder=tmp_path,
+        path=checkout.ROOT,
+        FRAME_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert result.returncode == 0, result.stderr
