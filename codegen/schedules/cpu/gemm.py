@@ -1,13 +1,13 @@
 """Contraction groups: blocked matrix products with the epilogue fused.
 
     parallel chunk                         (batch, block of rows, block of panels)
-      for panel in chunk
-        [pack the panel]                   unless it is packed already, or read in place
-        for pass over depth
+      for pass over depth
+        [pack the panels]                  unless they are packed already, or read in place
+        for panel in chunk
           for tile of rows in block        balanced tiles: heights differ by one at most
             micro-kernel                   tile (+)= rows of a @ panel
-        for row in block                   epilogue: vectors over the columns of the panel
-          every output is computed, then stored
+      for panel, for row                   epilogue: vectors over the columns of the panel
+        every output is computed, then stored
 
 Before it run, where they are needed, a kernel that copies the left operand into row-major order and
 one that packs the right operand.
@@ -15,6 +15,7 @@ one that packs the right operand.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,9 @@ from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_k
 from frame.codegen.schedules.cpu.gemm_operand import Matrix, element, product_of
 from frame.codegen.schedules.cpu.gemm_pack import (
     Load,
-    write_padding,
+    PanelShape,
+    write_left_panel,
+    write_left_rows,
     write_row,
     write_transposed,
 )
@@ -41,13 +44,13 @@ from frame.codegen.schedules.cpu.gemm_plan import (
 )
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import product
-from frame.core.shapes import Size
+from frame.core.shapes import Dim, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph
 
 NOTE = __doc__.split("\n\n")[1]
-_COPY_ROWS = 32  # rows of the left operand, or elements of depth, that one chunk copies
-_PACK_DEPTH = 256
+_COPY_TILES = 8  # tiles of the left operand that one chunk packs
+_PACK_DEPTH, _PACK_PANELS = 64, 16  # of the right operand, that one chunk packs
 
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
@@ -74,7 +77,8 @@ def _with_workspaces(group: Group, plan: GemmPlan) -> Group:
     made, shapes = plan.product, []
     if plan.copy_left:
         batch = product(made.left.batch) if not made.merged else 1
-        shapes.append((batch, made.rows, plan.left_stride))
+        tiles = made.rows if isinstance(made.rows, Dim) else -(-made.rows // plan.rows)
+        shapes.append((batch, tiles, made.depth * plan.height + plan.lanes))
     if plan.source is Source.SHARED:
         shapes.append((product(made.right.batch), None, made.depth, plan.columns))
     memories = tuple(
@@ -155,77 +159,105 @@ class _Gemm:
         return load
 
     def copy_left(self) -> KernelCall:
-        """Copy the left operand into row-major order: `for row, vector for column`."""
+        """Pack the left operand into panels, some tiles a chunk."""
         left, body = self.made.left, b.Body()
         target = self.group.workspaces[0]
         own = () if self.made.merged else self.group.extents(left.batch)
-        total, depth, lanes = self.rows.total, self.depth, self.plan.lanes
-        blocks = b.ceil_div(total, _COPY_ROWS)
+        blocks = b.ceil_div(self.rows.count, _COPY_TILES)
         count = b.mul(_product(own), blocks)
         with body.loop(count, "chunk", LoopKind.PARALLEL) as chunk:
             flat, block = _split(body, chunk, [_product(own), blocks])
-            first = body.let("first", b.mul(block, _COPY_ROWS))
-            extent = body.let("extent", remaining(total, first, b.index(_COPY_ROWS)))
+            first = body.let("first", b.mul(block, _COPY_TILES))
+            extent = remaining(self.rows.count, first, b.index(_COPY_TILES))
             batch = tuple(body.let("batch", i) for i in unflatten(flat, own))
+            with body.loop(extent, "tile") as position:
+                tile = body.let("tile", b.add(first, position))
 
-            def save(row: Expr, column: Expr, value: Expr) -> None:
-                body.store(target, [flat, b.add(first, row), column], value)
+                def save(place: Expr, value: Expr) -> None:
+                    body.store(target, [flat, tile, place], value)
 
-            if runs_across_depth(left) and not runs_along_depth(left):
-                load = self.loader(body, left, batch)
-                shifted = _shifted(load, first, b.index(0))
-                write_transposed(body, shifted, save, extent, depth, lanes)
-            else:
-                with body.loop(extent, "row") as row:
-                    place, inner = self.made.split_row(self.group, batch, b.add(first, row), body)
-                    load = self.loader(body, left, place)
-                    write_row(body, _fixed_row(load, inner), save, row, depth, lanes)
-        return self.group.call("left", body.block(), count, "rows of the left operand, in order")
+                self.write_left(body, batch, body.let("row", self.rows.start(tile)), save)
+        return self.group.call("left", body.block(), count, "panels of the left operand")
+
+    def write_left(
+        self, body: b.Body, batch: Index, row: Expr, save: Callable[[Expr, Expr], None]
+    ) -> None:
+        """Pack the tile that starts at `row`."""
+        left, lanes = self.made.left, self.plan.lanes
+        shape = PanelShape(self.plan.height, self.depth, lanes)
+        last = b.sub(self.rows.total, 1)
+
+        def clipped(line: Expr, p: Expr) -> Expr:
+            place = b.min_(b.add(row, line), last)
+            at, inner = self.made.split_row(self.group, batch, place, body)
+            return self.loader(body, left, at)(inner, p)
+
+        if runs_along_depth(left) or not runs_across_depth(left):
+            write_left_panel(body, clipped, save, shape)
+            return
+        memory = self.group.captures[left.view.capture]  # type: ignore[union-attr]
+
+        def masked(lines: Expr, p: Expr) -> Expr:
+            rows = b.add(lines, b.broadcast(row, lanes))
+            place = left.view.place(len(memory.shape), left.index(batch, rows, p))  # type: ignore[union-attr]
+            found = b.load(memory, place, b.lt(rows, self.rows.total))
+            return b.cast(found, self.made.dtype)
+
+        write_left_rows(body, masked, save, shape)
 
     def pack_right(self) -> KernelCall:
         """Pack panels of the right operand, some depth of some panels a chunk."""
         body, right = b.Body(), self.made.right
         own = self.group.extents(right.batch)
-        slices = b.ceil_div(self.depth, _PACK_DEPTH)
-        extents = [_product(own), self.panels, slices]
+        slices, groups = b.ceil_div(self.depth, _PACK_DEPTH), b.ceil_div(self.panels, _PACK_PANELS)
+        extents = [_product(own), groups, slices]
         count = _product(extents)
         target = self.group.workspaces[-1]
         with body.loop(count, "chunk", LoopKind.PARALLEL) as chunk:
-            flat, panel, part = _split(body, chunk, extents)
+            flat, group, part = _split(body, chunk, extents)
             batch = tuple(body.let("batch", i) for i in unflatten(flat, own))
             first = body.let("first", b.mul(part, _PACK_DEPTH))
             extent = body.let("extent", remaining(self.depth, first, b.index(_PACK_DEPTH)))
-            self.write_panel(body, target, (flat, panel), batch, panel, first, extent, first)
+            panel = body.let("panel", b.mul(group, _PACK_PANELS))
+            panels = body.let("panels", remaining(self.panels, panel, b.index(_PACK_PANELS)))
+
+            def save(position: Expr, row: Expr, column: Expr, value: Expr) -> None:
+                place = [flat, b.add(panel, position), b.add(first, row), column]
+                body.store(target, place, value)
+
+            self.write_panels(body, _Slice(batch, panel, panels, first, extent), save)
         return self.group.call("pack", body.block(), count, "panels of the right operand")
 
-    def write_panel(
-        self,
-        body: b.Body,
-        target: Buffer,
-        prefix: Index,
-        batch: Index,
-        panel: Expr,
-        first: Expr,
-        extent: Expr,
-        offset: Expr,
+    def write_panels(
+        self, body: b.Body, part: _Slice, save: Callable[[Expr, Expr, Expr, Expr], None]
     ) -> None:
-        """Pack rows `first` .. of a panel into rows `offset` .. of `target`."""
-        start = body.let("start", b.mul(panel, self.plan.columns))
-        width = self.width(body, panel)
-        load = _shifted(self.loader(body, self.made.right, batch), first, start)
+        """Pack panels; `save` writes at (panel, row, column), counted from the slice."""
         right, lanes = self.made.right, self.plan.lanes
 
-        def save(row: Expr, column: Expr, value: Expr) -> None:
-            body.store(target, [*prefix, b.add(offset, row), column], value)
+        def load(panel: Expr) -> Load:
+            start = body.let("start", b.mul(b.add(part.panel, panel), self.plan.columns))
+            return _shifted(self.loader(body, right, part.batch), part.first, start)
 
         if runs_along_depth(right) and not runs_across_depth(right):
-            write_transposed(body, load, save, extent, width, lanes)
-            with body.loop(extent, "p") as p:
-                write_padding(body, target, (*prefix, b.add(offset, p)), width)
+            with body.loop(part.panels, "panel") as panel:
+                width = self.width(body, b.add(part.panel, panel))
+                target = functools.partial(save, panel)
+                write_transposed(body, load(panel), target, part.extent, width, lanes)
+                with body.loop(part.extent, "p") as p:
+                    self.write_padding(body, functools.partial(target, p), width)
             return
-        with body.loop(extent, "p") as p:
-            write_row(body, _fixed_row(load, p), lambda r, c, v: save(p, c, v), p, width, lanes)
-            write_padding(body, target, (*prefix, b.add(offset, p)), width)
+        with body.loop(part.extent, "p") as p, body.loop(part.panels, "panel") as panel:
+            width = self.width(body, b.add(part.panel, panel))
+            row = functools.partial(save, panel, p)
+            write_row(body, functools.partial(load(panel), p), row, width, lanes)
+            self.write_padding(body, row, width)
+
+    def write_padding(self, body: b.Body, save: Callable[[Expr, Expr], None], width: Expr) -> None:
+        """Fill the columns of a row from `width` on with zeros."""
+        if b.constant_value(width) == self.plan.columns:
+            return
+        with body.loop(b.sub(b.index(self.plan.columns), width), "j") as j:
+            save(b.add(width, j), b.const(0.0, self.made.dtype))
 
     def width(self, body: b.Body, panel: Expr) -> Expr:
         """Return how many columns a panel has."""
@@ -253,14 +285,16 @@ class _Gemm:
             block = self.row_block(body, row_block)
             first = body.let("panel", b.mul(column_block, plan.panels))
             extent = remaining(self.panels, first, b.index(plan.panels))
-            sums = body.alloc(
-                "sums", self.made.dtype, (plan.tiles * plan.rows, plan.columns), Scope.LOCAL
+            held = 1 if plan.is_single_pass else plan.panels
+            shape = (held, plan.tiles * plan.rows, plan.columns)
+            sums = body.alloc("sums", self.made.dtype, shape, Scope.LOCAL)
+            work = _Chunk(
+                batch, block, first, body.let("panels", extent), sums, self.allocate_panels(body)
             )
-            packed = self.allocate_panel(body)
-            with body.loop(extent, "panel") as position:
-                panel = body.let("panel", b.add(first, position))
-                self.write_passes(body, block, batch, panel, sums, packed)
-                self.write_outputs(body, block, batch, panel, sums)
+            self.write_passes(body, work)
+            if not plan.is_single_pass:
+                with body.loop(work.panels, "panel") as position:
+                    self.write_outputs(body, work, position)
         helpers = tuple(self.helpers.values())
         return self.group.call("", body.block(), chunks, NOTE, helpers=helpers)
 
@@ -272,75 +306,105 @@ class _Gemm:
         end = self.rows.start(b.add(first, count))
         return _RowBlock(first, count, start, body.let("rows", b.sub(end, start)))
 
-    def allocate_panel(self, body: b.Body) -> Buffer | None:
-        """Return local memory for one pass of a panel, where chunks pack for themselves."""
+    def allocate_panels(self, body: b.Body) -> Buffer | None:
+        """Return local memory for one pass of all panels, where chunks pack for themselves."""
         if self.plan.source is not Source.CHUNK:
             return None
-        shape = (self.plan.depth, self.plan.columns)
+        shape = (self.plan.panels, self.plan.depth, self.plan.columns)
         return body.alloc("packed", self.made.dtype, shape, Scope.LOCAL)
 
-    def write_passes(
-        self,
-        body: b.Body,
-        block: _RowBlock,
-        batch: Index,
-        panel: Expr,
-        sums: Buffer,
-        packed: Buffer | None,
-    ) -> None:
-        """Write the passes over the inner axis: all tiles of a block by one panel."""
+    def write_passes(self, body: b.Body, work: _Chunk) -> None:
+        """Write the passes over the inner axis: all tiles by all panels of a chunk."""
         length = self.plan.depth
-        passes = b.max_(b.ceil_div(self.depth, length), 1)
-        single = b.constant_value(passes) == 1
+        passes = b.index(1)
+        if not self.plan.is_single_pass:
+            passes = b.max_(b.ceil_div(self.depth, length), 1)
         with body.loop(passes, "pass") as number:
-            number = b.index(0) if single else number
+            number = b.index(0) if self.plan.is_single_pass else number
             first = body.let("first", b.mul(number, length))
-            extent = body.let("extent", remaining(self.depth, first, b.index(length)))
-            if packed is not None:
-                own = _aligned_batch(self.made.right, batch)
-                self.write_panel(body, packed, (), own, panel, first, extent, b.index(0))
-            with body.loop(block.count, "tile") as tile:
-                position = body.let("tile", b.add(block.first, tile))
-                row = body.let("row", self.rows.start(position))
-                self.write_tile(
-                    body,
-                    _Step(
-                        position, row, b.sub(row, block.start), batch, panel, first, extent, number
-                    ),
-                    sums,
-                    packed,
-                )
+            extent = self.depth
+            if not self.plan.is_single_pass:
+                extent = body.let("extent", remaining(self.depth, first, b.index(length)))
+            if work.packed is not None:
+                self.pack_panels(body, work, work.packed, first, extent)
+            with body.loop(work.panels, "panel") as position:
+                self.write_tiles(body, work, position, (number, first, extent))
+                if self.plan.is_single_pass:
+                    self.write_outputs(body, work, position)
 
-    def write_tile(self, body: b.Body, step: _Step, sums: Buffer, packed: Buffer | None) -> None:
+    def pack_panels(
+        self, body: b.Body, work: _Chunk, packed: Buffer, first: Expr, extent: Expr
+    ) -> None:
+        """Pack one pass of the panels of a chunk."""
+        own = _aligned_batch(self.made.right, work.batch)
+
+        def save(position: Expr, row: Expr, column: Expr, value: Expr) -> None:
+            body.store(packed, [position, row, column], value)
+
+        self.write_panels(body, _Slice(own, work.first, work.panels, first, extent), save)
+
+    def write_tiles(
+        self, body: b.Body, work: _Chunk, position: Expr, depth: tuple[Expr, Expr, Expr]
+    ) -> None:
+        """Write one pass of all tiles of a chunk by one panel."""
+        block, (number, first, extent) = work.block, depth
+        panel = body.let("panel", b.add(work.first, position))
+        held = b.index(0) if self.plan.is_single_pass else position
+        with body.loop(block.count, "tile") as counter:
+            tile = body.let("tile", b.add(block.first, counter))
+            row = body.let("row", self.rows.start(tile))
+            sums = View(work.sums, (held, b.sub(row, block.start), b.index(0)))
+            packed = (
+                None if work.packed is None else View(work.packed, (position, *[b.index(0)] * 2))
+            )
+            step = _Step(tile, row, work.batch, panel, first, extent, number, sums, packed)
+            self.write_tile(body, step)
+
+    def write_tile(self, body: b.Body, step: _Step) -> None:
         """Write the calls of one tile: which micro-kernel depends on its height and columns."""
-        right, right_row = self.right_view(step, packed)
-        edge = self.plan.source is Source.PLACE and not self.is_whole()
-        if not edge:
-            body.add(self.by_height(step, sums, right, right_row, None))
-            return
+        right, right_row = self.right_view(step)
         width = self.width(body, step.panel)
-        full = self.by_height(step, sums, right, right_row, None)
-        part = self.by_height(step, sums, right, right_row, width)
-        whole = b.eq(width, self.plan.columns)
-        constant = b.constant_value(b.lt(self.columns, self.plan.columns))
-        body.add(part if constant else If(whole, full, part))
+        known = b.constant_value(width)
+        full = self.by_height(step, right, right_row, None, self.stores_sums())
+        if known == self.plan.columns:
+            body.add(full)
+            return
+        masked = width if self.plan.source is Source.PLACE else None
+        part = self.by_height(step, right, right_row, masked)
+        body.add(part if known is not None else If(b.eq(width, self.plan.columns), full, part))
 
-    def is_whole(self) -> bool:
-        """Whether every panel has all its columns."""
-        return b.constant_value(b.rem(self.columns, self.plan.columns)) == 0
+    def stores_sums(self) -> bool:
+        """Whether the sums of full panels are the result, with nothing to follow."""
+        result, outputs = self.made.node.results[0], self.group.body.outputs
+        return outputs == (result,) and result.dtype == self.made.dtype
+
+    def result_view(self, step: _Step) -> View:
+        """Return the tile of the result."""
+        batch = step.batch
+        if self.made.merged:
+            batch = tuple(b.index(0) for _ in self.made.merged[:-1])
+        column = b.mul(step.panel, self.plan.columns)
+        return View(self.group.outputs[0], self.made.result_index(batch, step.row, column))
 
     def by_height(
-        self, step: _Step, sums: Buffer, right: View, right_row: Expr, width: Expr | None
+        self,
+        step: _Step,
+        right: View,
+        right_row: Expr,
+        width: Expr | None,
+        direct: bool = False,
     ) -> Block:
         """Return the call of the micro-kernel that has the height of the tile."""
         left, left_row, left_column = self.left_view(step)
-        target = View(sums, (step.offset, b.index(0)))
+        target, target_row = step.sums, b.index(self.plan.columns)
+        if direct:
+            target, target_row = self.result_view(step), self.columns
         scalars: list[Expr] = [
             step.extent,
             left_row,
             left_column,
             right_row,
-            b.index(self.plan.columns),
+            target_row,
             step.number,
         ]
 
@@ -376,8 +440,9 @@ class _Gemm:
             own = b.index(0)
             if not self.made.merged:
                 own = _flat_batch(self.group, left, step.batch)
-            stride = b.as_index(b.strides_of(memory)[1])
-            return View(memory, (own, step.row, step.first)), stride, b.index(1)
+            height = b.index(self.plan.height)
+            place = b.mul(step.first, height)
+            return View(memory, (own, step.tile, place)), b.index(1), height
         memory = self.group.captures[left.view.capture]  # type: ignore[union-attr]
         batch = step.batch
         if self.made.merged:
@@ -387,12 +452,12 @@ class _Gemm:
         strides = [b.as_index(left.stride(memory, column)) for column in (False, True)]
         return View(memory, where), strides[0], strides[1]
 
-    def right_view(self, step: _Step, packed: Buffer | None) -> tuple[View, Expr]:
+    def right_view(self, step: _Step) -> tuple[View, Expr]:
         """Return the panel in the right operand, with the stride of depth."""
         plan, right = self.plan, self.made.right
         width = b.index(plan.columns)
-        if packed is not None:
-            return View(packed), width
+        if step.packed is not None:
+            return step.packed, width
         if plan.source is Source.SHARED:
             own = _flat_batch(self.group, right, step.batch)
             memory = self.group.workspaces[-1]
@@ -405,21 +470,33 @@ class _Gemm:
         where = right.view.place(len(memory.shape), place)  # type: ignore[union-attr]
         return View(memory, where), b.as_index(right.stride(memory, False))
 
-    def write_outputs(
-        self, body: b.Body, block: _RowBlock, batch: Index, panel: Expr, sums: Buffer
-    ) -> None:
-        """Write the epilogue of a block of rows and a panel."""
-        start = b.mul(panel, self.plan.columns)
+    def write_outputs(self, body: b.Body, work: _Chunk, position: Expr) -> None:
+        """Write the epilogue of one panel of a chunk, where the sums are not the result."""
+        panel = b.add(work.first, position)
         width = self.width(body, panel)
-        with body.loop(block.rows, "row") as row:
-            place, inner = self.made.split_row(self.group, batch, b.add(block.start, row), body)
+        known, held = b.constant_value(width), b.index(0) if self.plan.is_single_pass else position
+        if self.stores_sums() and known == self.plan.columns:
+            return
+        if self.stores_sums() and known is None:
+            with body.when(b.lt(width, self.plan.columns)):
+                self.write_rows(body, work, panel, width, held)
+            return
+        self.write_rows(body, work, panel, width, held)
+
+    def write_rows(self, body: b.Body, work: _Chunk, panel: Expr, width: Expr, held: Expr) -> None:
+        """Write the epilogue of the columns of a panel in every row of a chunk."""
+        start = body.let("start", b.mul(panel, self.plan.columns))
+        with body.loop(work.block.rows, "row") as row:
+            place, inner = self.made.split_row(
+                self.group, work.batch, b.add(work.block.start, row), body
+            )
             write_epilogue(
                 self.group,
                 body,
                 self.made.node.results[0],
                 Columns(start, width, self.plan.lanes),
                 lambda column: self.made.result_index(place, inner, column),
-                lambda column: b.load(sums, [row, column]),
+                lambda column: b.load(work.sums, [held, row, column]),
             )
 
 
@@ -434,17 +511,41 @@ class _RowBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class _Slice:
+    """Some depth of some panels of a right operand."""
+
+    batch: Index
+    panel: Expr
+    panels: Expr
+    first: Expr
+    extent: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What a chunk computes, and its local memory."""
+
+    batch: Index
+    block: _RowBlock
+    first: Expr  # of its panels
+    panels: Expr
+    sums: Buffer
+    packed: Buffer | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
     """One tile in one pass: where it is in every axis."""
 
     tile: Expr
     row: Expr
-    offset: Expr  # of the row in the block
     batch: Index
     panel: Expr
     first: Expr  # of the inner axis
     extent: Expr
     number: Expr  # of the pass
+    sums: View
+    packed: View | None
 
 
 def _split(body: b.Body, position: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -474,7 +575,3 @@ def _flat_batch(group: Group, matrix: Matrix, batch: Index) -> Expr:
 
 def _shifted(load: Load, rows: Expr, columns: Expr) -> Load:
     return lambda row, column: load(b.add(rows, row), b.add(columns, column))
-
-
-def _fixed_row(load: Load, row: Expr) -> Load:
-    return lambda _, column: load(row, column)

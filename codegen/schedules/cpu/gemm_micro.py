@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Buffer, Call, Expr, Kernel, Var, View
+from frame.codegen.loops.ir import Buffer, Call, Expr, Kernel, Type, Var, View
 from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
 
@@ -80,9 +80,8 @@ def product_kernel(tile: Tile) -> Kernel:
     body = b.Body()
     masks = _masks(body, tile, columns)
     places = [b.ramp(v * tile.lanes, tile.lanes) for v in range(tile.vectors)]
-    earlier = body.let("earlier", b.broadcast(b.ne(add, 0), tile.lanes))
-    inits = [b.load(c, [r, place], earlier) for r in range(tile.rows) for place in places]
-    with body.fold(depth, inits, "p") as folding:
+    zero = b.const(0.0, Type(dtype, tile.lanes))
+    with body.fold(depth, [zero] * (tile.rows * tile.vectors), "p") as folding:
         p, values, following = folding.index, folding.values, []
         row = [
             body.let("b", b.load(right, [p, place], mask))
@@ -94,9 +93,13 @@ def product_kernel(tile: Tile) -> Kernel:
                 value = values[r * tile.vectors + v]
                 following.append(body.let("acc", multiply_add(tile.fused, factor, row[v], value)))
         folding.next = following
-    for r in range(tile.rows):
-        for v, place in enumerate(places):
-            body.store(c, [r, place], folding.results[r * tile.vectors + v])
+    targets = [(b.index(r), place) for r in range(tile.rows) for place in places]
+    with body.when(b.eq(add, 0)):
+        for target, result in zip(targets, folding.results, strict=True):
+            body.store(c, target, result)
+    with body.otherwise():
+        for target, result in zip(targets, folding.results, strict=True):
+            body.store(c, target, b.add(b.load(c, target), result))
     scalars = (depth, a_row, a_column, b_row, c_row, add)
     return Kernel(
         tile.name,

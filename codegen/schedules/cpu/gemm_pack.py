@@ -1,19 +1,23 @@
 """Copies of the operands of products into the order in which micro-kernels read them.
 
 The right operand becomes panels [panel][depth][columns of a tile], padded with zeros; the left one
-a plain row-major matrix, where it is not one already.
+panels [tile][depth][rows of a tile].
 
-    panel:  for p in depth, for v in vectors      columns are contiguous in memory
-            store v of row p
-    panel:  for blocks of lanes x lanes           depth is contiguous: transposed in registers
+    right:  for p in depth, for v in vectors      columns are contiguous in memory
+              store v of row p
+    right:  for squares of lanes x lanes          depth is contiguous: transposed in registers
+    left:   for p in depth, by lanes              depth is contiguous: transposed in registers
+    left:   for p in depth                        rows are contiguous
+              store vectors of rows               the next row of the panel covers what is too much
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Buffer, Expr
+from frame.codegen.loops.ir import Expr
 
 Load = Callable[[Expr, Expr], Expr]
 """The element, or vector of elements, of a matrix at (row, column)."""
@@ -75,23 +79,77 @@ def _write_elements(
         save(row, column, load(row, column))
 
 
-def write_row(body: b.Body, load: Load, save: Save, row: Expr, columns: Expr, lanes: int) -> None:
+def write_row(
+    body: b.Body,
+    load: Callable[[Expr], Expr],
+    save: Callable[[Expr, Expr], None],
+    columns: Expr,
+    lanes: int,
+) -> None:
     """Copy one row, vectors first and then what is left over."""
-    full = body.let("full", b.mul(b.div(columns, lanes), lanes))
-    with body.loop(b.div(columns, lanes), "j") as j:
+    full = b.div(columns, lanes)
+    with body.loop(full, "j") as j:
         place = b.ramp(b.mul(j, lanes), lanes)
-        save(row, place, load(row, place))
-    if b.constant_value(b.sub(columns, full)) == 0:
+        save(place, load(place))
+    done = b.mul(full, lanes)
+    if b.constant_value(b.sub(columns, done)) == 0:
         return
-    with body.loop(b.sub(columns, full), "j") as j:
-        column = b.add(full, j)
-        save(row, column, load(row, column))
+    with body.loop(b.sub(columns, done), "j") as j:
+        column = b.add(done, j)
+        save(column, load(column))
 
 
-def write_padding(body: b.Body, panel: Buffer, prefix: tuple[Expr, ...], columns: Expr) -> None:
-    """Fill the columns of a panel row from `columns` on with zeros."""
-    width = panel.shape[-1]
-    if b.constant_value(columns) == width:
+def write_left_panel(
+    body: b.Body, load: Load, save: Callable[[Expr, Expr], None], shape: PanelShape
+) -> None:
+    """Pack a panel from an operand that is contiguous along depth.
+
+    `load` reads at (row of the tile, depth); `save` writes at a place of the panel.
+    """
+    lanes, rows = shape.lanes, shape.rows
+    groups = -(-rows // lanes)
+    blocks = b.div(shape.depth, lanes)
+    with body.loop(blocks, "p") as position:
+        first = body.let("p", b.mul(position, lanes))
+        columns: list[list[Expr]] = []
+        for group in range(groups):
+            lines = [min(group * lanes + lane, rows - 1) for lane in range(lanes)]
+            square: dict[int, Expr] = {}
+            for line in lines:
+                if line not in square:
+                    value = load(b.index(line), b.ramp(first, lanes))
+                    square[line] = body.let("s", value)
+            columns.append(transposed(body, [square[line] for line in lines]))
+        # In order: what a vector has too much is overwritten by the next one.
+        for lane in range(lanes):
+            for group in range(groups):
+                place = b.add(b.mul(b.add(first, lane), rows), group * lanes)
+                save(b.ramp(place, lanes), columns[group][lane])
+    done = b.mul(blocks, lanes)
+    rest = b.sub(shape.depth, done)
+    if b.constant_value(rest) == 0:
         return
-    with body.loop(b.sub(b.as_index(width), columns), "j") as j:
-        body.store(panel, [*prefix, b.add(columns, j)], 0.0)
+    with body.loop(rest, "p") as position:
+        p = body.let("p", b.add(done, position))
+        for row in range(rows):
+            save(b.add(b.mul(p, rows), row), load(b.index(row), p))
+
+
+def write_left_rows(
+    body: b.Body, load: Load, save: Callable[[Expr, Expr], None], shape: PanelShape
+) -> None:
+    """Pack a panel from an operand that is contiguous along rows; `load` stops at its end."""
+    lanes, rows = shape.lanes, shape.rows
+    with body.loop(shape.depth, "p") as p:
+        for group in range(-(-rows // lanes)):
+            place = b.add(b.mul(p, rows), group * lanes)
+            save(b.ramp(place, lanes), load(b.ramp(group * lanes, lanes), p))
+
+
+@dataclass(frozen=True, slots=True)
+class PanelShape:
+    """A panel of the left operand: rows of a tile, depth, and the lanes of a vector."""
+
+    rows: int
+    depth: Expr
+    lanes: int

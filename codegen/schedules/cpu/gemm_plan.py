@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
@@ -14,10 +14,12 @@ from frame.core.targets import TargetDescription
 from frame.ir.graph import Layout
 
 _SYMBOLIC = 64  # what a symbolic size counts as in a decision
-_DEPTH = 1024  # elements of the inner axis that one pass takes
+_DEPTH = 256  # what a symbolic depth counts as
+_LOCAL = 1 << 17  # bytes of local memory of a chunk, for sums and for packed panels each
 _SHORT = 256  # depth up to which a left operand is read against its grain
-_LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 22  # of a chunk: at least; enough for many threads
+_LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 25  # of a chunk: at least; enough for many threads
 _FEW_CHUNKS, _MANY_CHUNKS = 16, 128
+_REUSE, _LARGE = 8, 1 << 14  # panels, and elements of the left operand, for packing to pay
 _FEW_ROWS = 16  # rows below which packing does not pay
 _PACKED_TOGETHER = 4  # panels that one chunk of a packing kernel fills
 
@@ -55,18 +57,27 @@ class GemmPlan:
         return self.vectors * self.lanes
 
     @property
-    def left_stride(self) -> Size:
-        """The row stride of a copied left operand, off the powers of two that share cache sets."""
+    def is_single_pass(self) -> bool:
+        """Whether one pass takes the whole inner axis."""
         depth = self.product.depth
-        spare = isinstance(depth, int) and depth % 256 == 0
-        return depth + 16 if spare else depth
+        return isinstance(depth, int) and depth <= self.depth
+
+    @property
+    def height(self) -> int:
+        """The most rows that a tile has once all tiles are about as high."""
+        rows = self.product.rows
+        if not isinstance(rows, int):
+            return self.rows
+        return -(-rows // max(1, -(-rows // self.rows)))
 
     def workspaces(self) -> tuple[Size, ...]:
         """Return the bytes of the copied left operand and of the packed right one, if any."""
         made, sizes = self.product, []
         if self.copy_left:
             batch = product(made.left.batch) if not made.merged else 1
-            sizes.append(batch * made.rows * self.left_stride * made.dtype.itemsize)
+            tiles = made.rows if isinstance(made.rows, Dim) else -(-made.rows // self.rows)
+            panel = made.depth * self.height + self.lanes
+            sizes.append(batch * tiles * panel * made.dtype.itemsize)
         if self.source is Source.SHARED:
             padded = made.columns + self.columns - 1
             if isinstance(padded, int):
@@ -79,38 +90,61 @@ def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
     """Decide how a product is computed on a target."""
     rows, vectors = register_tile(target)
     lanes = target.lanes(made.dtype)
-    width = vectors * lanes
-    tile_count = -(-static(made.rows, _SYMBOLIC) // rows)
-    panel_count = max(1, -(-static(made.columns, _SYMBOLIC) // width))
-    depth = min(static(made.depth, _DEPTH), _DEPTH)
-    tiles = _tiles_of_block(target, made, rows, depth)
-    batch = max(1, static(product(made.batch), 8))
-    chunks = _wanted_chunks(made, batch)
-    blocks = -(-tile_count // tiles)
-    source = _source(made, target, blocks, width)
-    panels = max(1, panel_count * blocks * batch // chunks)
-    if panels == 1 and panel_count * batch < chunks:
-        blocks = max(blocks, min(tile_count, -(-chunks // (panel_count * batch))))
-    tiles = max(1, -(-tile_count // max(1, blocks)))
+    depth = _depth_of_pass(made, target, vectors * lanes * made.dtype.itemsize)
+    tile_count = max(1, -(-static(made.rows, _SYMBOLIC) // rows))
+    panel_count = max(1, -(-static(made.columns, _SYMBOLIC) // (vectors * lanes)))
+    blocks = -(-tile_count // _most_tiles(target, made, rows, depth))
+    source = _source(made, target, blocks, vectors * lanes)
+    tiles, panels = _chunk_shape(made, tile_count, panel_count, blocks)
     if config.get("FRAME_GRAIN"):
         tiles = panels = 1
-    return GemmPlan(
+    plan = GemmPlan(
         made,
         rows,
         vectors,
         lanes,
-        max(1, depth),
+        depth,
         tiles,
-        min(panels, panel_count),
-        _copies_left(made),
+        panels,
+        _copies_left(made, panel_count),
         source,
     )
+    return replace(plan, panels=max(1, min(panels, _most_panels(plan))))
 
 
-def _tiles_of_block(target: TargetDescription, made: Product, rows: int, depth: int) -> int:
-    """How many tiles of the left operand stay in the second-level cache, some room left."""
-    share = (target.l2 or target.l1) * 3 // 4
-    return max(2, share // max(1, rows * depth * made.dtype.itemsize))
+def _depth_of_pass(made: Product, target: TargetDescription, row_bytes: int) -> int:
+    """Return the depth of equal passes whose panels stay in the first-level cache."""
+    most = max(64, target.l1 * 3 // 4 // row_bytes)
+    if isinstance(made.depth, Dim):
+        return most // 8 * 8
+    passes = max(1, -(-made.depth // most))
+    depth = -(-made.depth // passes)
+    return max(1, depth if passes == 1 else -(-depth // 8) * 8)
+
+
+def _most_tiles(target: TargetDescription, made: Product, rows: int, depth: int) -> int:
+    """How many tiles of the left operand take half of the second-level cache."""
+    return max(2, (target.l2 or target.l1) // 2 // (rows * depth * made.dtype.itemsize))
+
+
+def _most_panels(plan: GemmPlan) -> int:
+    """How many panels of sums, and of packed columns, fit into the local memory of a chunk."""
+    size = plan.columns * plan.product.dtype.itemsize
+    sums = plan.panels
+    if not plan.is_single_pass:
+        sums = _LOCAL // (plan.tiles * plan.rows * size)
+    packed = _LOCAL // (plan.depth * size) if plan.source is Source.CHUNK else plan.panels
+    return min(sums, packed)
+
+
+def _chunk_shape(made: Product, tiles: int, panels: int, blocks: int) -> tuple[int, int]:
+    """Return the tiles and the panels of a chunk."""
+    batch = max(1, static(product(made.batch), 8))
+    chunks = _wanted_chunks(made, batch)
+    across = max(1, min(panels, -(-chunks // (blocks * batch))))
+    if across == panels:
+        blocks = max(blocks, min(tiles, -(-chunks // (panels * batch))))
+    return -(-tiles // blocks), -(-panels // across)
 
 
 def _wanted_chunks(made: Product, batch: int) -> int:
@@ -158,12 +192,16 @@ def runs_across_depth(matrix: Matrix) -> bool:
     return matrix.view is not None and _runs_along(matrix, not matrix.is_left)
 
 
-def _copies_left(made: Product) -> bool:
+def _copies_left(made: Product, panels: int) -> bool:
+    """Whether to pack the left operand: always if micro-kernels can't read it, or if it is read
+    often enough to pay."""
     left = made.left
     if left.view is None or left.value.dtype != made.dtype:
         return True
-    short = isinstance(made.depth, int) and made.depth <= _SHORT
-    return not (runs_along_depth(left) or (short and runs_across_depth(left)))
+    rows, depth = static(made.rows, _SYMBOLIC), static(made.depth, _DEPTH)
+    if panels >= _REUSE and rows * depth >= _LARGE:
+        return True
+    return not runs_along_depth(left) and not (depth <= _SHORT and runs_across_depth(left))
 
 
 def packed_layout(right: Matrix, width: int) -> Layout:
