@@ -336,21 +336,23 @@ class _Lowering:
             for slot, value in zip(scope.plan.workspaces[step], node.results, strict=False)
         ]
         for pair, init, value in zip(pairs, operands, node.results, strict=False):
-            self._copy(_plane(pair, b.index(0)), init, value)
+            self._copy(_plane(pair, b.index(0), value.rank + 1), init, value)
         t = b.fresh("t")
         at: Expr = b.sub(b.sub(length, 1), t) if node.attributes["reverse"] else t
         parity = b.rem(t, 2)
-        inputs = [_plane(pair, parity) for pair in pairs]
-        inputs += [_plane(view, at) for view in operands[carries : carries + elements]]
+        finals, stacks = node.results[:carries], node.results[carries:]
+        xs = range(carries, carries + elements)
+        inputs = _planes(pairs, parity, [value.rank + 1 for value in finals])
+        inputs += [_plane(operands[i], at, node.operands[i].rank) for i in xs]
         inputs += operands[carries + elements :]
-        outputs = [_plane(pair, b.sub(1, parity)) for pair in pairs]
-        outputs += [_plane(view, at) for view in results[carries:]]
+        outputs = _planes(pairs, b.sub(1, parity), [value.rank + 1 for value in finals])
+        outputs += _planes(results[carries:], at, [value.rank for value in stacks])
         inner = self._body_scope(scope, step, "body", node, inputs, outputs)
         block = self._nested(lambda: self._lower_graph(inner))
         self.statements.append(For(LoopKind.SERIAL, t, length, block))
         last = b.rem(length, 2)
         for pair, result, value in zip(pairs, results, node.results, strict=False):
-            self._copy(result, _plane(pair, last), value)
+            self._copy(result, _plane(pair, last, value.rank + 1), value)
 
     def _lower_while(
         self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]
@@ -390,9 +392,19 @@ class _Lowering:
             self._launch_copy(target, source, _bytes(value))
 
 
-def _plane(view: View, index: Expr) -> View:
-    """The part of a view at `index` of the leading dimension."""
-    return View(view.buffer, (b.add(view.indices[0], index), *view.indices[1:]))
+def _plane(view: View, index: Expr, rank: int) -> View:
+    """The part at `index` of the leading axis of a value of this rank.
+
+    The value may be a plane itself: then its axes are the last ones of the buffer.
+    """
+    axis = len(view.indices) - rank
+    place = list(view.indices)
+    place[axis] = b.add(place[axis], index)
+    return View(view.buffer, tuple(place))
+
+
+def _planes(views: Sequence[View], index: Expr, ranks: Sequence[int]) -> list[View]:
+    return [_plane(view, index, rank) for view, rank in zip(views, ranks, strict=True)]
 
 
 def _operand(operands: Mapping[Part, list[View]], ref: Ref) -> View:
