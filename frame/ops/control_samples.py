@@ -101,13 +101,19 @@ def scan() -> Iterable[Sample]:
 
 
 def _cond_sample(
-    name: str, value: bool, then: Body, otherwise: Body, *captures: np.ndarray
+    name: str,
+    value: bool,
+    then: Body,
+    otherwise: Body,
+    *captures: np.ndarray,
+    gradient: bool = True,
 ) -> Sample:
     return Sample(
         name,
         (np.array(value), *captures),
         {"then": body(then, *captures), "otherwise": body(otherwise, *captures)},
         fixed=tuple(range(len(captures) + 1)),
+        gradient=gradient,
     )
 
 
@@ -124,7 +130,10 @@ def cond() -> Iterable[Sample]:
             y,
         )
     count = np.arange(3)
-    yield _cond_sample("integer", True, lambda a: [ops.add(a, 1)], lambda a: [a], count)
+    yield _cond_sample(
+        "integer", True, lambda a: [ops.add(a, 1)], lambda a: [a], count, gradient=False
+    )
+    yield _cond_sample("unused_capture", False, lambda a, b: [ops.exp(a)], lambda a, b: [b], x, y)
 
 
 def while_loop() -> Iterable[Sample]:
