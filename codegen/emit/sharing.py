@@ -106,6 +106,16 @@ def address_operands(buffer: Buffer, indices: Sequence[Expr]) -> tuple[Expr, ...
     return (*indices[:axis], indices[axis].args[0], *indices[axis + 1 :])
 
 
+def element_count(buffer: Buffer) -> int:
+    """Return the number of elements of a LOCAL or REGISTER buffer, whose extents are ints."""
+    count = 1
+    for size in buffer.shape:
+        if not isinstance(size, int):
+            raise InternalError(f"expected constant extents of the allocated {buffer.name}")
+        count *= size
+    return count
+
+
 NESTED: dict[type[Stmt], tuple[str, ...]] = {
     ir.For: ("body",),
     ir.While: ("body",),

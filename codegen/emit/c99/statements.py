@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from frame.codegen.emit.c99.expressions import evaluate, index
 from frame.codegen.emit.c99.helpers import c_type
 from frame.codegen.emit.c99.memory import ONE, ZERO, element, pointer
 from frame.codegen.emit.c99.writer import CWriter, Memory
-from frame.codegen.emit.sharing import address_operands
+from frame.codegen.emit.sharing import address_operands, element_count
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import Block, Buffer, Expr, LoopKind
 from frame.core.errors import InternalError
@@ -66,7 +65,7 @@ def _store(writer: CWriter, statement: ir.Store) -> None:
 def _alloc(writer: CWriter, statement: ir.Alloc) -> None:
     buffer = statement.buffer
     name = writer.name("m")
-    count = math.prod(int(size) for size in buffer.shape) * buffer.lanes  # type: ignore[arg-type]
+    count = element_count(buffer) * buffer.lanes
     writer.line(f"{c_type(buffer.dtype)} {name}[{max(count, 1)}];")
     place_buffer(writer, buffer, name)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from frame.codegen.emit.sharing import Sharing
+from frame.codegen.emit.sharing import Sharing, element_count
 from frame.codegen.loops.ir import Buffer, Stmt, Type, Var
 from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
@@ -180,6 +179,6 @@ def add(writer: FunctionWriter, a: str, b: str, flags: str = " nsw") -> str:
 def stack_slot(writer: FunctionWriter, buffer: Buffer) -> str:
     """Reserve the memory of a LOCAL or REGISTER buffer at function entry, 64-byte aligned."""
     element = vector(memory_type(buffer.dtype), buffer.lanes)
-    count = math.prod(int(size) for size in buffer.shape)  # type: ignore[arg-type]
+    count = element_count(buffer)
     with writer.in_prologue():
         return writer.value(f"alloca [{count} x {element}], align 64")

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
+from frame.backends.cpu.llvm import compile_ir
+from frame.backends.cpu.target import host_architecture, named_target
 from frame.codegen import mathlib
+from frame.codegen.emit.llvm import emit_module
+from frame.codegen.loops import builder as b
+from frame.codegen.loops import ir
 from frame.core import dtypes as dt
-from tests.codegen.mathlib.accuracy import Library, erf, errors, reference
+from frame.core.errors import InternalError
+from tests.codegen.mathlib.accuracy import Library, erf, errors, kernel_of, reference
+from tests.codegen.native import module_of
 
 NAMES = tuple(mathlib.FUNCTIONS)
 TYPES = (dt.float32, dt.float64)
@@ -104,3 +111,35 @@ def test_16_bit_floats_round_the_float32_result(dtype):
         got = narrow(name, x)
         same = (got == expected) | (np.isnan(got) & np.isnan(expected))
         assert same.all(), name
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_bounds_hold_without_the_fma_instruction(dtype):
+    names = ("exp", "log", "tanh") if dtype == dt.float32 else ("exp", "log")
+    target = named_target({"x86_64": "x86-64", "aarch64": "armv8-a"}[host_architecture()])
+    library = Library(dtype, names, target)
+    for name in names:
+        check(library, name, points(dtype, 2000))
+
+
+@pytest.mark.parametrize("machine", ["x86-64", "armv8-a"])
+@pytest.mark.slow
+def test_other_machines_need_no_library(machine):
+    target = named_target(machine)
+    kernels = [kernel_of(name, dt.float32) for name in NAMES]
+    assert compile_ir(emit_module(module_of(*kernels), target), target, level=1)
+
+
+def test_constants_fold_to_the_bits_of_native_code(library):
+    x = np.full(8, 0.3, library.dtype.numpy)
+    for name in UNARY:
+        folded = getattr(mathlib, name)(b.const(0.3, library.dtype))
+        assert isinstance(folded, ir.Const), name
+        assert folded.value == float(library(name, x)[0]), name
+
+
+@pytest.mark.parametrize("name", ["exp", "pow"])
+def test_integers_are_refused(name):
+    operand = b.const(1, dt.int32)
+    with pytest.raises(InternalError, match="expected a float operand"):
+        getattr(mathlib, name)(*[operand] * mathlib.FUNCTIONS[name].operands)
