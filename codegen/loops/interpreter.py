@@ -175,6 +175,16 @@ def _as_flat(array: Array, buffer: Buffer, where: str) -> Array:
     return array.reshape(-1)
 
 
+def _argument(arguments: Sequence[Array], slot: int, buffer: Buffer, where: str) -> Array:
+    """Return the memory of an argument; an entry may see it as bytes."""
+    if slot >= len(arguments):
+        raise InternalError(f"{where} is argument {slot}, received {len(arguments)} arguments")
+    array = np.asarray(arguments[slot])
+    if buffer.dtype.numpy == np.uint8 and array.flags.c_contiguous:
+        array = array.reshape(-1).view(np.uint8)
+    return _as_flat(array, buffer, where)
+
+
 def _scalar_values(
     variables: Sequence[Var], given: Mapping[str, int] | Sequence[int], where: str
 ) -> dict[Var, Value]:
@@ -203,7 +213,7 @@ def _place(
         buffer, slot = placement.buffer, placement.slot
         where = f"{frame.where}: buffer {buffer.name}"
         if placement.place is Place.ARGUMENT:
-            array = _as_flat(arguments[slot], buffer, where)
+            array = _argument(arguments, slot, buffer, where)
         elif placement.place is Place.CONSTANT:
             array = _typed(constants[slot], 0, buffer, frame, runner)
         else:
@@ -471,10 +481,13 @@ class _Runner:
         if callee is None:
             raise InternalError(f"{frame.where}: no kernel is named {s.kernel}")
         memory = []
-        for view in s.buffers:
+        for position, view in enumerate(s.buffers):
             starts = [_scalar(v) for v in values[: len(view.indices)]]
             values = values[len(view.indices) :]
-            memory.append(self.laid_over(view, starts, frame))
+            array, offset = self.laid_over(view, starts, frame)
+            if position < len(callee.buffers):
+                array, offset = _as_bytes(array, offset, callee.buffers[position])
+            memory.append((array, offset))
         scalars = _scalar_values(callee.scalars, [_scalar(v) for v in values], f"call {s.kernel}")
         self.kernel(callee, memory, scalars, chunks)
 
@@ -482,6 +495,16 @@ class _Runner:
         memory = self.memory(view.buffer, frame)
         steps = zip(starts, memory.strides, strict=True) if starts else ()
         return memory.array, memory.offset + sum(start * stride for start, stride in steps)
+
+
+def _as_bytes(array: Array, offset: int, memory: Buffer) -> tuple[Array, int]:
+    """Reinterpret memory where the caller or the callee sees it as bytes."""
+    element = memory.dtype.numpy
+    if array.dtype == element or np.uint8 not in (array.dtype, element):
+        return array, offset
+    start = offset * array.itemsize
+    raw = array.view(np.uint8)[start:]
+    return raw[: raw.size - raw.size % element.itemsize].view(element), 0
 
 
 _CHUNKS = Var("chunks of the launch")

@@ -492,7 +492,8 @@ class Store(Stmt):
 class View:
     """A buffer of a callee laid over memory of the caller.
 
-    The element at `indices` is its first; no indices mean the first element of the buffer.
+    The element at `indices` is its first; no indices mean the first element of the buffer. Dtypes
+    are equal, but any memory may be seen as bytes (uint8), and bytes as anything.
     """
 
     buffer: Buffer

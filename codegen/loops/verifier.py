@@ -59,7 +59,7 @@ from frame.codegen.loops.ir import (
 )
 from frame.codegen.loops.rewrites.parallelise import parallel_extent, parallel_loop
 from frame.codegen.loops.traverse import Substitution, fold_dag, post_order, walk
-from frame.core.dtypes import float32, float64, uint32
+from frame.core.dtypes import float32, float64, uint8, uint32
 from frame.core.errors import InternalError
 
 MAX_LANES = 64
@@ -263,8 +263,8 @@ class _Checker:
         extent = memory.shape[axis]
         base = index.base if isinstance(index, Ramp) else index
         first = b.constant_value(base)
-        if not isinstance(extent, int) or first is None:
-            return
+        if not isinstance(extent, int) or first is None or 0 in memory.shape:
+            return  # an empty buffer is never accessed: its loops run no trip
         last = first + (index.type.lanes - 1 if isinstance(index, Ramp) else 0)
         good = 0 <= first and last < extent
         self.expect(good, f"index {axis} of {memory.name} reaches {last} of {extent} elements")
@@ -419,7 +419,7 @@ class _Checker:
         expected = (len(callee.buffers), len(callee.scalars))
         self.expect(counts == expected, f"gives {counts} buffers and scalars, expected {expected}")
         for view, memory in zip(s.buffers, callee.buffers, strict=True):
-            same = view.buffer.dtype == memory.dtype
+            same = view.buffer.dtype == memory.dtype or uint8 in (view.buffer.dtype, memory.dtype)
             problem = f"gives {view.buffer.dtype} {view.buffer.name} for {memory.dtype}"
             self.expect(same, f"{problem} {memory.name}")
         return callee
