@@ -381,6 +381,26 @@ def around_a_product() -> Graph:
     return build(body, tensor(4, 4), tensor(4, 4))
 
 
+def residual_around_a_product() -> Graph:
+    """The product reads sin itself, so sin is not computed in its group."""
+
+    def body(x, w):
+        y = ops.sin(x)
+        return y @ w + y
+
+    return build(body, tensor(4, 4), tensor(4, 4))
+
+
+def update_of_a_weight() -> Graph:
+    """What does not wait for the product is computed behind it all the same."""
+
+    def body(x, g, w, momentum):
+        change = momentum * 0.9 + ops.matmul(x, g, transpose_a=True)
+        return change, w - change * 0.1
+
+    return build(body, tensor(8, 4), tensor(8, 6), tensor(4, 6), tensor(4, 6))
+
+
 def flipped_self() -> Graph:
     def body(x):
         y = ops.flip(x, 0)
@@ -477,6 +497,8 @@ CASES: Mapping[str, Case] = {
     "fusion_epilogue": Case(OperatorFusion(), product_with_epilogue),
     "fusion_two_readers": Case(OperatorFusion(), two_readers),
     "fusion_around_a_product": Case(OperatorFusion(), around_a_product),
+    "fusion_residual": Case(OperatorFusion(), residual_around_a_product),
+    "fusion_update": Case(OperatorFusion(), update_of_a_weight),
     "fusion_flipped_self": Case(OperatorFusion(), flipped_self),
     "fusion_body": Case(OperatorFusion(), fused_body),
     "fusion_constant_operand": Case(OperatorFusion(), constant_operand),

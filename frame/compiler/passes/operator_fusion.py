@@ -38,7 +38,7 @@ _PARALLEL_ROWS, _SMALL_ROW = 8, 1 << 14
 _SYMBOL = 1 << 10  # a symbolic size counts as this many
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Group:
     """A group while it grows."""
 
@@ -99,6 +99,10 @@ def _without_ones(shape: Iterable[Size]) -> list[Size]:
     return [size for size in shape if size != 1]
 
 
+def _anchor_of(group: _Group) -> Node:
+    return next(node for node in group.nodes if ANCHORS.get(node.op) == group.anchor)
+
+
 class _Partition:
     """The growing partition of one graph."""
 
@@ -107,7 +111,7 @@ class _Partition:
         self.anchors = anchors
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.owner: dict[Node, _Group] = {}
-        self.groups: list[_Group] = []
+        self.groups: dict[_Group, None] = {}
 
     def build(self) -> None:
         """Assign every node that is not free to a group."""
@@ -132,7 +136,7 @@ class _Partition:
     def _open(self, node: Node, anchor: str, domain: Shape) -> _Group:
         index = self.position[node]
         group = _Group(anchor, domain, index, index)
-        self.groups.append(group)
+        self.groups[group] = None
         self._add(group, node)
         return group
 
@@ -186,7 +190,7 @@ class _Partition:
 
     def _reads_elementwise(self, group: _Group, node: Node) -> bool:
         """An epilogue may read the first result of its anchor and what follows from it."""
-        anchor = next(n for n in group.nodes if ANCHORS.get(n.op) == group.anchor)
+        anchor = _anchor_of(group)
         return all(source.node is not anchor or source.index == 0 for source in self.sources(node))
 
     def _is_kept(self, group: _Group, shape: Shape) -> bool:
@@ -274,17 +278,25 @@ class _Partition:
         home.nodes = sorted([*home.nodes, *other.nodes], key=self.position.__getitem__)
         home.reads.update(other.reads)
         home.first, home.last = min(home.first, other.first), max(home.last, other.last)
-        self.groups.remove(other)
+        del self.groups[other]
 
     def _same_loops(self, home: _Group, other: _Group) -> bool:
         if other.domain != home.domain:
             return False
         views = any(member.op in VIEWS for member in other.nodes)
         if home.anchor in EPILOGUES:
-            return other.anchor == ELEMENTWISE and not views
+            return other.anchor == ELEMENTWISE and not views and not self._feeds(other, home)
         if home.anchor not in (ELEMENTWISE, REDUCTION):
             return False
         return other.reduced in (None, home.reduced) and not (views and home.anchor == REDUCTION)
+
+    def _feeds(self, group: _Group, home: _Group) -> bool:
+        """Whether an anchor reads a group: in one with it, it would compute that again and again.
+
+        A product reads each element of its operands once for every block of its result.
+        """
+        sources = self.sources(_anchor_of(home))
+        return any(s.node is not None and self.owner.get(s.node) is group for s in sources)
 
     def _path_between(self, a: _Group, b: _Group) -> bool:
         return self._outside_path(a, b) or self._outside_path(b, a)
