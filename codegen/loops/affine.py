@@ -7,7 +7,7 @@ below 2**63.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,9 @@ class LinearForm:
 
 
 ZERO = LinearForm({})
-_STEPS = 64
+
+# Effort: replacements in a row, minima looked at from both sides, rules inside rules.
+_STEPS, _CHOICES, _DEPTH = 64, 3, 4
 
 
 def linear_form(expression: Expr) -> LinearForm:
@@ -102,6 +104,7 @@ class Facts:
         self._atoms: dict[tuple[Any, ...], Expr] = {}
         self._canonical: dict[Expr, Expr] = {}
         self._reads: dict[Expr, bool] = {}
+        self._depth = 0
 
     def enter(self, var: Var, extent: Expr) -> None:
         """Say that `var` runs over `0 .. extent - 1`: true of every place that can use `var`."""
@@ -187,16 +190,25 @@ class Facts:
         """Return a form that is never greater, with as few atoms as the facts allow."""
         return self._extreme(form.times(-1)).times(-1)
 
-    def _extreme(self, form: LinearForm) -> LinearForm:
+    def _extreme(self, form: LinearForm, choices: int = _CHOICES) -> LinearForm:
+        """Return the least upper bound of a form that a few steps of replacing atoms find."""
         for _ in range(_STEPS):  # each step removes an atom in favour of outer ones
-            for atom, coefficient in reversed([*form.terms.items()]):
-                bound = self._bound(atom, coefficient)
-                if bound is not None:
-                    form = form.without(atom).plus(bound)
-                    break
-            else:
-                return self._close(form)
-        return form
+            step = self._step(form)
+            if step is None:
+                break
+            if len(step) > 1 and choices > 0:
+                return _least([self._extreme(each, choices - 1) for each in step])
+            form = step[0]
+        return self._close(form)
+
+    def _step(self, form: LinearForm) -> list[LinearForm] | None:
+        """Replace one atom by its bounds (a minimum has two), None where no atom has any."""
+        for atom, coefficient in reversed([*form.terms.items()]):
+            bounds = self._bounds(atom, coefficient)
+            if bounds:
+                rest = form.without(atom)
+                return [rest.plus(bound) for bound in bounds]
+        return None
 
     def _close(self, form: LinearForm) -> LinearForm:
         """Replace what is left by the least values that were supposed."""
@@ -205,17 +217,23 @@ class Facts:
                 form = form.without(atom).plus(LinearForm({}, coefficient * self.at_least[atom]))
         return form
 
-    def _bound(self, atom: Expr, coefficient: int) -> LinearForm | None:
-        """Return a form that is at least `coefficient * atom`."""
+    def _bounds(self, atom: Expr, coefficient: int) -> Sequence[LinearForm]:
+        """Return forms that are at least `coefficient * atom` each."""
         if isinstance(atom, Var):
-            extent = self.extents.get(atom)
-            if extent is None:
-                return None
-            return extent.plus(LinearForm({}, -1)).times(coefficient) if coefficient > 0 else ZERO
-        if not isinstance(atom, Binary):
-            return None
-        rule = _BOUND_RULES.get(atom.op)
-        return None if rule is None else rule(self, atom, coefficient)
+            return self._loop_bounds(atom, coefficient)
+        rule = _BOUND_RULES.get(atom.op) if isinstance(atom, Binary) else None
+        if rule is None or self._depth >= _DEPTH:
+            return ()
+        self._depth += 1
+        found = rule(self, atom, coefficient)
+        self._depth -= 1
+        return found
+
+    def _loop_bounds(self, var: Var, coefficient: int) -> Sequence[LinearForm]:
+        extent = self.extents.get(var)
+        if extent is None:
+            return ()
+        return (extent.plus(LinearForm({}, -1)).times(coefficient) if coefficient > 0 else ZERO,)
 
     def maximum(self, expression: Expr) -> int | None:
         """Return the greatest value that an index expression can have, None if unknown."""
@@ -286,50 +304,51 @@ _FORM_RULES: Mapping[Any, Callable[..., LinearForm | None]] = {
 }
 
 
-def _positive_divisor(atom: Binary) -> int:
-    return max(0, int(atom.b.value)) if isinstance(atom.b, Const) else 0
+def _positive_divisor(atom: Expr) -> int:
+    divisor = atom.args[1]
+    return max(0, int(divisor.value)) if isinstance(divisor, Const) else 0
 
 
-def _quotient_bound(facts: Facts, atom: Binary, coefficient: int) -> LinearForm | None:
+def _quotient_bound(facts: Facts, atom: Expr, coefficient: int) -> Sequence[LinearForm]:
     """`x - (c - 1) <= c * (x / c) <= x` for x >= 0."""
-    divisor = _positive_divisor(atom)
-    if divisor == 0 or coefficient % divisor or not facts.is_natural(atom.a):
-        return _constant_quotient(facts, atom, coefficient)
-    numerator = facts.form(atom.a)
+    numerator, divisor = atom.args[0], _positive_divisor(atom)
+    if divisor == 0 or not facts.is_natural(numerator):
+        return ()
+    if coefficient % divisor:
+        bound = facts.maximum(numerator) if coefficient > 0 else facts.minimum(numerator)
+        return () if bound is None else (LinearForm({}, coefficient * (max(bound, 0) // divisor)),)
+    form = facts.form(numerator)
     if coefficient < 0:
-        numerator = numerator.plus(LinearForm({}, 1 - divisor))
-    return numerator.times(coefficient // divisor)
+        form = form.plus(LinearForm({}, 1 - divisor))
+    return (form.times(coefficient // divisor),)
 
 
-def _constant_quotient(facts: Facts, atom: Binary, coefficient: int) -> LinearForm | None:
-    divisor = _positive_divisor(atom)
-    if divisor == 0 or not facts.is_natural(atom.a):
-        return None
-    bound = facts.maximum(atom.a) if coefficient > 0 else facts.minimum(atom.a)
-    return None if bound is None else LinearForm({}, coefficient * (max(bound, 0) // divisor))
-
-
-def _remainder_bound(facts: Facts, atom: Binary, coefficient: int) -> LinearForm | None:
+def _remainder_bound(facts: Facts, atom: Expr, coefficient: int) -> Sequence[LinearForm]:
     divisor = _positive_divisor(atom)
     if divisor == 0:
-        return None
-    low = 0 if facts.is_natural(atom.a) else 1 - divisor
-    return LinearForm({}, coefficient * (divisor - 1 if coefficient > 0 else low))
+        return ()
+    low = 0 if facts.is_natural(atom.args[0]) else 1 - divisor
+    return (LinearForm({}, coefficient * (divisor - 1 if coefficient > 0 else low)),)
 
 
-def _choice_bound(facts: Facts, atom: Binary, coefficient: int, above: bool) -> LinearForm | None:
-    """A minimum is at most each operand, a maximum at least; prefer a constant operand."""
-    if (coefficient > 0) != above:
-        sides = [facts.upper(facts.form(x).times(coefficient)) for x in (atom.a, atom.b)]
-        if all(side.is_constant for side in sides):
-            return max(sides, key=lambda side: side.constant)
-        return None
-    forms = [facts.form(atom.a), facts.form(atom.b)]
-    forms.sort(key=lambda form: len(form.terms))
-    return forms[0].times(coefficient)
+def _choice_bound(facts: Facts, atom: Expr, coefficient: int, above: bool) -> Sequence[LinearForm]:
+    """A minimum is at most each operand, a maximum at least each; else the worse operand counts."""
+    forms = [facts.form(x).times(coefficient) for x in atom.args]
+    if (coefficient > 0) == above:
+        return sorted(forms, key=lambda form: len(form.terms))
+    sides = [facts.upper(form) for form in forms]
+    if not all(side.is_constant for side in sides):
+        return ()
+    return (max(sides, key=lambda side: side.constant),)
 
 
-_BOUND_RULES: Mapping[BinaryOp, Callable[[Facts, Binary, int], LinearForm | None]] = {
+def _least(forms: list[LinearForm]) -> LinearForm:
+    """Return the least of the constant forms, any form where none is constant."""
+    constant = [form for form in forms if form.is_constant]
+    return min(constant, key=lambda form: form.constant) if constant else forms[0]
+
+
+_BOUND_RULES: Mapping[BinaryOp, Callable[[Facts, Expr, int], Sequence[LinearForm]]] = {
     BinaryOp.DIV: _quotient_bound,
     BinaryOp.REM: _remainder_bound,
     BinaryOp.MIN: lambda f, atom, c: _choice_bound(f, atom, c, above=True),
