@@ -27,7 +27,7 @@ from frame.ops.record import (
     Trait,
     unconstrained,
 )
-from frame.ops.registry import register
+from frame.ops.registry import apply, register
 
 _NUMBERS = ("float", "int", "uint")
 _AXES = (
@@ -350,7 +350,30 @@ def _position_cases() -> Iterable[Sample]:
         yield Sample(f"edges_{dtype}", (operand,), {"axis": 0}, gradient=False)
 
 
-def _position(name: str, word: str, function: Callable[..., Any]) -> None:
+# A position that no axis has: that of an element that is not the extreme.
+_NOWHERE = np.iinfo(np.int64).max
+
+
+def _as_reductions(reduce: str) -> Decomposition:
+    """Return argmax or argmin as two reductions, which fuse with what is around them.
+
+    The extreme first, then the lowest position that holds it. NaN is an extreme of both kinds:
+    where there is one, every NaN and nothing else is a candidate.
+    """
+
+    def decomposition(operands: tuple[Value, ...], attributes: Mapping[str, Attribute]) -> Value:
+        (x,), axis = operands, attributes["axis"]
+        hit = ops.equal(x, apply(reduce, x, axes=(axis,), keepdims=True))
+        if x.dtype.is_float:
+            hit = ops.logical_or(hit, ops.isnan(x))
+        positions = ops.iota(x.shape, axis, int64)
+        candidates = ops.where(hit, positions, _NOWHERE)
+        return ops.min(candidates, axis, attributes["keepdims"])
+
+    return decomposition
+
+
+def _position(name: str, word: str, reduce: str, function: Callable[..., Any]) -> None:
     def reference(operands: list[np.ndarray], attributes: Mapping[str, Attribute]) -> Any:
         (x,), keepdims = operands, attributes["keepdims"]
         shape = reduced_shape(x.shape, (attributes["axis"],), keepdims)
@@ -371,7 +394,7 @@ def _position(name: str, word: str, function: Callable[..., Any]) -> None:
             infer=_infer(name, int64, True),
             reference=reference,
             gradient=NoGradient("its result is a position", zero=True),
-            traits=frozenset({Trait.REDUCTION}),
+            decomposition=_as_reductions(reduce),
             samples=_position_cases,
             canonicalize=lambda operands, attributes: {
                 "axis": normalize_axis(attributes["axis"], operands[0].rank)
@@ -381,5 +404,5 @@ def _position(name: str, word: str, function: Callable[..., Any]) -> None:
     )
 
 
-_position("argmax", "largest", np.argmax)
-_position("argmin", "smallest", np.argmin)
+_position("argmax", "largest", "max", np.argmax)
+_position("argmin", "smallest", "min", np.argmin)

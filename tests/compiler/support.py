@@ -26,8 +26,8 @@ CAPABILITIES = Capabilities(
     anchors=frozenset({"elementwise", "reduction", "relayout", *ANCHORS.values()}),
     dtypes=frozenset(DTYPES),
 )
-WHOLE = Capabilities(native=NATIVE)
-"""What a target of whole graphs can do: no anchors, so no groups."""
+WHOLE = Capabilities(native=NATIVE | {"argmax"})
+"""What a target of whole graphs can do: no anchors, so no groups; argmax as it is."""
 
 
 def packed_group_info(group: Node, target: TargetDescription) -> GroupInfo:
