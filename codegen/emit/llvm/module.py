@@ -9,6 +9,7 @@ launch function calls, unpacks one word a parameter. The entry is `i64 @NAME(ptr
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,12 +43,18 @@ CONTEXT = (
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """What callers must know of a kernel: its symbols, and whether it reports bad values."""
+    """What callers must know of a kernel.
+
+    It has a thunk if it is launched, or if nothing calls it either. `fails` tells whether it
+    reports bad values, `shared` whether several places call it: it is not inlined then, so that
+    LLVM optimises it once.
+    """
 
     kernel: Kernel
     body: str
-    thunk: str
+    thunk: str | None
     fails: bool
+    shared: bool
 
 
 def safe_name(text: str) -> str:
@@ -96,7 +103,7 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
     functions: list[str] = []
     for info in kernels.values():
         functions.append(_kernel_body(info, FunctionWriter(target, declarations, kernels)))
-        if _needs_thunk(module, info.kernel.name):
+        if info.thunk is not None:
             functions.append(_thunk(info))
     writer = FunctionWriter(target, declarations, kernels, profile=profile)
     functions.append(_entry(module, writer))
@@ -108,23 +115,21 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
 
 
 def _kernel_infos(module: Module) -> dict[str, KernelInfo]:
-    symbols = kernel_symbols(module)
-    fails = failing_kernels(module.kernels)
+    symbols, fails = kernel_symbols(module), failing_kernels(module.kernels)
+    blocks = [kernel.body for kernel in module.kernels] + [module.entry.body]
+    statements = [statement for block in blocks for statement in walk(block)]
+    launched = {statement.kernel for statement in statements if isinstance(statement, ir.Launch)}
+    calls = Counter(statement.kernel for statement in statements if isinstance(statement, ir.Call))
     return {
         kernel.name: KernelInfo(
-            kernel, f"{symbols[kernel.name]}.body", symbols[kernel.name], kernel.name in fails
+            kernel,
+            f"{symbols[kernel.name]}.body",
+            symbols[kernel.name] if kernel.name in launched or not calls[kernel.name] else None,
+            kernel.name in fails,
+            calls[kernel.name] > 1,
         )
         for kernel in module.kernels
     }
-
-
-def _needs_thunk(module: Module, name: str) -> bool:
-    """A kernel has one if it is launched, or if nothing calls it either."""
-    blocks = [kernel.body for kernel in module.kernels] + [module.entry.body]
-    statements = [statement for block in blocks for statement in walk(block)]
-    launched = any(isinstance(s, ir.Launch) and s.kernel == name for s in statements)
-    called = any(isinstance(s, ir.Call) and s.kernel == name for s in statements)
-    return launched or not called
 
 
 def _attributes(target: TargetDescription) -> str:
@@ -167,7 +172,9 @@ def _kernel_body(info: KernelInfo, writer: FunctionWriter) -> str:
         place_buffer(writer, buffer, f"%b{position}")
     emit_block(writer, kernel.body)
     writer.line("ret void")
-    return _define(f"internal void @{info.body}({', '.join(parameters)})", writer, kernel.note)
+    inline = " noinline" if info.shared else ""
+    signature = f"internal void @{info.body}({', '.join(parameters)}){inline}"
+    return _define(signature, writer, kernel.note)
 
 
 def _thunk(info: KernelInfo) -> str:

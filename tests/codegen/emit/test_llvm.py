@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from frame.backends.cpu.target import host_target
 from frame.codegen.emit import llvm
 from frame.codegen.loops import builder as b
 from frame.codegen.loops import ir
@@ -121,3 +122,19 @@ def test_baseline_targets_need_no_library(target):
     data = ir.ConstantData("bias", bytes(4))
     module = module_of(*kernels, entry=entry_of(*kernels), constants=(data,))
     assert compile_ir(llvm.emit_module(module, target), target)
+
+
+def test_a_kernel_that_several_places_call_is_compiled_once():
+    x = b.buffer("x", dt.float32, [4])
+    inner = ir.Kernel("inner", (x,), (), (b.store(x, [0], b.add(b.load(x, [0]), 1.0)),))
+    y = b.buffer("y", dt.float32, [4])
+    once, again = (ir.Call("inner", (ir.View(y, (b.index(i),)),)) for i in (1, 2))
+    single = ir.Kernel("outer", (y,), (), (once,))
+    double = ir.Kernel("outer", (y,), (), (once, again))
+    assert "noinline" not in llvm.emit_module(module_of(inner, single), host_target())
+    native = Native(module_of(inner, double))
+    assert native.text.count("noinline") == 1
+    assert native.object.symbols == ("entry", "outer")  # inner has no thunk
+    values = np.zeros(4, np.float32)
+    native.kernel("outer", [values])
+    np.testing.assert_array_equal(values, [0, 1, 1, 0])
