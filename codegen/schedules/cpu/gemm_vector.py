@@ -32,7 +32,8 @@ from frame.core import config
 from frame.ir.graph import ROW_MAJOR
 
 NOTE = __doc__.split("\n\n", 1)[1]
-_BLOCK = 512  # elements of the result that one chunk computes, at most
+_NARROWEST, _WIDEST = 512, 2048  # elements of the result that one chunk computes
+_CHUNKS = 4  # how many chunks are enough to read at the speed of memory
 _CHUNK = 1 << 15  # elements of the matrix that a chunk should read at least
 _ROWS = 8  # rows of the matrix that one sweep over a block adds
 _TOGETHER, _PARTIAL = 4, 2  # dot products at a time, and vectors of partial sums of each
@@ -70,6 +71,7 @@ class _VectorProduct:
         self.group, self.made = group, made
         self.is_row = made.rows == 1
         self.matrix = made.right if self.is_row else made.left
+        self.is_across = runs_across_depth(self.matrix)
         self.length = group.extent(made.columns if self.is_row else made.rows)
         self.depth = group.extent(made.depth)
         self.lanes = group.target.lanes(made.dtype)
@@ -87,12 +89,12 @@ class _VectorProduct:
         with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
             *batch, position = (body.let("at", i) for i in unflatten(chunk, [*batches, blocks]))
             start = body.let("start", b.mul(position, size))
-            count = self.length
-            if b.constant_value(blocks) != 1:
+            count = self.length if b.constant_value(blocks) == 1 else b.index(size)
+            if b.constant_value(b.rem(self.length, size)) != 0:
                 count = body.let("count", remaining(self.length, start, b.index(size)))
             sums = body.alloc("sums", made.dtype, (size,), Scope.LOCAL)
             block = _Block(tuple(batch), start, count, sums)
-            if runs_across_depth(self.matrix):
+            if self.is_across:
                 self.write_across(block)
             else:
                 self.write_along(block)
@@ -101,12 +103,16 @@ class _VectorProduct:
 
     def block_size(self) -> int:
         """Return how many elements of the result a chunk computes."""
-        depth = max(1, static(self.made.depth, 1 << 10))
-        size = min(_BLOCK, max(64, -(-_CHUNK // depth // 64) * 64))
+        length = static(self.made.columns if self.is_row else self.made.rows, 1 << 10)
         if config.get("FRAME_GRAIN"):
             size = 4 * self.lanes
-        length = self.made.columns if self.is_row else self.made.rows
-        return max(1, min(size, static(length, size)))
+        elif self.is_across:
+            # Long runs of each row of the matrix, for the sake of prefetching.
+            size = min(_WIDEST, max(_NARROWEST, -(-length // _CHUNKS // 64) * 64))
+        else:
+            depth = max(1, static(self.made.depth, 1 << 10))
+            size = min(_WIDEST, -(-_CHUNK // depth // 8) * 8)
+        return max(1, min(size, length))
 
     # --- elements --------------------------------------------------------------------------------
 
