@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -181,12 +180,15 @@ class _Printer:
 
     def count(self, roots: Sequence[Expr]) -> None:
         """Decide which expressions get a line: those used twice and those nested deeply."""
+        if self.anonymous:
+            return  # a key needs no short text: every expression gets a line
         order = post_order(roots)
-        uses = Counter(arg for node in order for arg in node.args)
-        uses.update(roots)
+        uses: dict[Expr, int] = dict.fromkeys(order, 0)
+        for used in (*roots, *(arg for node in order for arg in node.args)):
+            uses[used] += 1
         depth: dict[Expr, int] = {}
         for node in order:
-            nesting = 1 + max((depth[arg] for arg in node.args), default=-1)
+            nesting = max([depth[arg] for arg in node.args], default=-1) + 1
             leaf = isinstance(node, (Const, Var))
             if not leaf and (uses[node] > 1 or nesting >= DEPTH):
                 self.aliased.add(node)
@@ -201,7 +203,7 @@ class _Printer:
         if isinstance(node, Var):
             return self.name(node)
         text = _EXPRESSIONS[type(node)](self, node, args)
-        if node not in self.aliased:
+        if node not in self.aliased and not (self.anonymous and args):
             return text
         alias = f"%{self.aliases}"
         self.aliases += 1
