@@ -22,10 +22,11 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NoReturn
 
 from frame.core.errors import InternalError
-from frame.core.shapes import numel
 from frame.ir.graph import Graph, Node, Value
 from frame.ir.hashing import structural_hash
 from frame.ir.printer import print_node
+from frame.ops.record import Trait
+from frame.ops.registry import lookup
 
 _FREE_OPS = frozenset({"expand", "iota", "size", "constant", "reshape"})
 
@@ -113,6 +114,7 @@ class _Reading:
         self._terms = terms
         self._graph = graph
         self._when = when
+        self._copied: set[Value] = set()
         self._summary = _Summary(terms)
 
     def read(self, values: dict[Value, int]) -> _Summary:
@@ -148,7 +150,9 @@ class _Reading:
         term = self._terms.of(node.op, operands, attributes, types)
         self._terms.describe(term, node)
         self._summary.known.add(term)
-        if not _may_be_copied(node):
+        if self._may_be_copied(node):
+            self._copied.update(node.results)
+        else:
             self._summary.counts[term] += 1
         for result in node.results:
             values[result] = self._terms.of("result", term, result.index)
@@ -204,9 +208,12 @@ class _Reading:
             if node.op == "group" and any(result not in read for result in node.results):
                 _fail("F7", f"nothing reads a result of {print_node(node)}")
 
-
-def _may_be_copied(node: Node) -> bool:
-    """Whether a node costs nothing: the fusion may copy it into each group, or drop it."""
-    if node.op == "constant":
-        return numel(node.results[0].shape) == 1
-    return node.op in _FREE_OPS
+    def _may_be_copied(self, node: Node) -> bool:
+        """Whether a node costs nothing: the fusion may copy it into each group, or drop it."""
+        single = all(size == 1 for result in node.results for size in result.shape)
+        if node.op == "constant":
+            return single
+        if node.op in _FREE_OPS:
+            return True
+        plain = Trait.ELEMENTWISE in lookup(node.op).traits
+        return plain and single and all(operand in self._copied for operand in node.operands)

@@ -1,8 +1,9 @@
 """common_subexpression_elimination: what is computed twice from the same values is read twice.
 
 Nodes are the same when op, operands (in any order where the op commutes), attributes and types
-are. Random nodes carry the number of their stream as an attribute, so two streams never merge. A
-scan that another one extends is read from that one: see `scan_extensions`.
+are; reductions also when one keeps the reduced axes with size 1 and the other does not. Random
+nodes carry the number of their stream as an attribute, so two streams never merge. A scan that
+another one extends is read from that one: see `scan_extensions`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from frame import ops
 from frame.compiler.pass_manager import PassContext
-from frame.compiler.passes.bodies import BodyPass, has_trait, take_over
+from frame.compiler.passes.bodies import BodyPass, begin, has_trait, take_over
 from frame.compiler.passes.scan_extensions import stand_ins
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value
@@ -44,13 +46,21 @@ class CommonSubexpressionElimination:
                     if node is original:
                         continue
                 context.count("merged")
+                begin(rewriter, original)
                 for old, new in zip(original.results, found, strict=False):
-                    rewriter.replace(old, new)
+                    rewriter.replace(old, _shaped(new, old))
             return rewriter.finish()
+
+
+def _shaped(found: Value, wanted: Value) -> Value:
+    return found if found.shape == wanted.shape else ops.reshape(found, wanted.shape)
 
 
 def node_key(node: Node, operands: tuple[Value, ...], bodies: BodyPass | None = None) -> Hashable:
     """Return a key that is equal for nodes that compute the same from `operands`."""
+    if {"axes", "keepdims"} <= node.attributes.keys() and has_trait(node, Trait.REDUCTION):
+        # Whether the axes stay with size 1 is a matter of shape, not of what is computed.
+        return node.op, operands, node.attributes["axes"]
     if len(operands) == 2 and has_trait(node, Trait.COMMUTATIVE):
         operands = tuple(sorted(operands, key=id))
     types = tuple(result.type for result in node.results)

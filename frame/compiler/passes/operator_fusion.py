@@ -14,6 +14,7 @@ into every group that reads them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -65,10 +66,31 @@ def _is_scalar_constant(node: Node) -> bool:
     return node.op == "constant" and all(size == 1 for size in node.results[0].shape)
 
 
+# Nodes are immutable, so what is free once is free for good.
+_free: weakref.WeakKeyDictionary[Node, bool] = weakref.WeakKeyDictionary()
+
+
 def _is_free(node: Node) -> bool:
+    known = _free.get(node)
+    if known is None:
+        known = _free[node] = _costs_nothing(node)
+    return known
+
+
+def _costs_nothing(node: Node) -> bool:
     if node.op in ("expand", "iota", "size"):
         return True
-    return _is_scalar_constant(node) or (node.op == "reshape" and _drops_ones(node))
+    if node.op == "reshape":
+        return _drops_ones(node)
+    return _is_scalar_constant(node) or _is_scalar_of_sizes(node)
+
+
+def _is_scalar_of_sizes(node: Node) -> bool:
+    """Whether a node computes a single number from sizes and constants, such as 1 / batch."""
+    traits = lookup(node.op).traits
+    plain = Trait.ELEMENTWISE in traits and not traits & {Trait.EXPENSIVE, Trait.RANDOM}
+    single = all(size == 1 for result in node.results for size in result.shape)
+    return plain and single and all(o.node is not None and _is_free(o.node) for o in node.operands)
 
 
 def _has(node: Node, trait: Trait) -> bool:
@@ -282,13 +304,31 @@ class _Partition:
 
     def _same_loops(self, home: _Group, other: _Group) -> bool:
         if other.domain != home.domain:
-            return False
+            return self._is_row_of(home, other)
         views = any(member.op in VIEWS for member in other.nodes)
         if home.anchor in EPILOGUES:
             return other.anchor == ELEMENTWISE and not views and not self._feeds(other, home)
         if home.anchor not in (ELEMENTWISE, REDUCTION):
             return False
         return other.reduced in (None, home.reduced) and not (views and home.anchor == REDUCTION)
+
+    def _is_row_of(self, home: _Group, other: _Group) -> bool:
+        """Whether another group computes what stands beside the results of a reduction.
+
+        The sweep over the full domain must not wait for it.
+        """
+        plain = other.anchor == ELEMENTWISE and other.reduced is None
+        if home.reduced is None or not plain or not self._is_kept(home, other.domain):
+            return False
+        if any(member.op in VIEWS for member in other.nodes):
+            return False
+        sweeping = (
+            node
+            for node in home.nodes
+            if _is_reduction(node) or node.results[0].shape == home.domain
+        )
+        readers = (source.node for node in sweeping for source in self.sources(node))
+        return not any(node is not None and self.owner.get(node) is other for node in readers)
 
     def _feeds(self, group: _Group, home: _Group) -> bool:
         """Whether an anchor reads a group: in one with it, it would compute that again and again.
