@@ -53,7 +53,7 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "log2": _through(logarithm.log2, 1.0),
         "tanh": _same(exponential.tanh, 1.5, 1.5),
         "sigmoid": _same(exponential.sigmoid, 1.6, 1.6),
-        "erf": _same(error_function.erf, 1.0, 1.5),
+        "erf": _same(error_function.erf, 1.1, 1.5),
         "sin": Function(trigonometric.sin_single, trigonometric.sin_double, 0.51, 0.9),
         "cos": Function(trigonometric.cos_single, trigonometric.cos_double, 0.51, 0.9),
         "tan": Function(trigonometric.tan_single, trigonometric.tan_double, 0.51, 2.2),

@@ -60,6 +60,8 @@ def edges_of(dtype):
 def assert_same(got, expected, what, arrays):
     expected = np.asarray(expected)
     assert got.dtype == expected.dtype, what
+    if got.dtype.kind not in "biuf":  # what ml_dtypes adds
+        got, expected = got.astype(np.float32), expected.astype(np.float32)
     with np.errstate(invalid="ignore"):
         nan = (got != got) & (expected != expected)
         same = (got == expected) & (
@@ -135,6 +137,28 @@ def cast_rows(dtype):
         with np.errstate(all="ignore"):
             expected = semantics.cast(x, dtype, result) if result != dtype else x
         rows.append((lambda v, r=result: ir.Cast(v, r), (dtype,), result, (x,), expected))
+    return rows
+
+
+def storage_rows():
+    """Casts from and to what is only stored: float8 and int4, every code and every tie."""
+    rows = []
+    for dtype in (row for row in dt.DTYPES.values() if row.storage_only):
+        bits = np.arange(COUNT).astype(np.uint8)
+        x = bits.view(dtype.numpy) if dtype.is_float else bits.astype(np.int8).astype(dtype.numpy)
+        others = (*FLOATS, dt.int32, dt.uint8, dt.int64, dt.bool_)
+        for other in (*others, dt.float8_e5m2, dt.int4, dt.uint4):
+            with np.errstate(all="ignore"):
+                expected = semantics.cast(x, dtype, other) if other != dtype else x
+            rows.append((lambda v, r=other: ir.Cast(v, r), (dtype,), other, (x,), expected))
+        for other in others:
+            y = values(other, 8)
+            if other.is_float:
+                with np.errstate(all="ignore"):
+                    y[: COUNT // 2] = (x[: COUNT // 2].astype(np.float32) * 1.0625).astype(y.dtype)
+            with np.errstate(all="ignore"):
+                expected = semantics.cast(y, other, dtype)
+            rows.append((lambda v, r=dtype: ir.Cast(v, r), (other,), dtype, (y,), expected))
     return rows
 
 

@@ -11,7 +11,7 @@ from frame.codegen.emit.c99.writer import CWriter, literal
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import BinaryOp, CompareOp, Expr, UnaryOp
 from frame.core.dtypes import DType, float32, float64
-from frame.core.errors import InternalError, UnimplementedError
+from frame.core.errors import InternalError
 
 Row = Callable[[CWriter, Any, Sequence[str]], str]
 
@@ -24,8 +24,8 @@ def evaluate(writer: CWriter, expr: Expr) -> str:
 
 
 def is_half(dtype: DType) -> bool:
-    """Tell whether a dtype is float16 or bfloat16, which are bits in C."""
-    return dtype.is_float and dtype.bits == 16
+    """Tell whether a dtype is a float of 16 or 8 bits, which are integers in C."""
+    return dtype.is_float and dtype.bits <= 16
 
 
 def _wide(writer: CWriter, dtype: DType, text: str) -> str:
@@ -170,24 +170,25 @@ def _cast(writer: CWriter, expr: ir.Cast, operands: Sequence[str]) -> str:
     source, target = expr.x.type.dtype, expr.dtype
     if source == target:
         return operands[0]
-    for dtype in (source, target):
-        if dtype.storage_only:
-            raise UnimplementedError(
-                f"expected a cast between computable dtypes, received {source} to {target}"
-            )
     return writer.lanewise(expr.type, cast_text(writer, source, target), operands[0])
 
 
 def cast_text(writer: CWriter, source: DType, target: DType) -> str:
     """Return the template of a conversion."""
-    value = _wide(writer, source, "{0}")
+    value = _wide(writer, source, _FROM_FOUR[source.kind] if source.bits == 4 else "{0}")
     if target.is_bool:
         return f"(uint8_t)({value} != 0)"
     if is_half(target):
         return _narrow(writer, target, _to_single(writer, source, value))
     if source.is_float and target.is_integer:
-        return f"{writer.use(f'frame_saturate_{target}')}({value})"
+        value = f"{writer.use(f'frame_saturate_{target}')}({value})"
+    if target.bits == 4:
+        return f"(uint8_t)((uint32_t){value} & 15u)"
     return f"({c_type(target)}){value}"
+
+
+# A four-bit integer stands in the low half of its byte; the high half is zero.
+_FROM_FOUR = {"int": "(int8_t)((int)(({0} & 15) ^ 8) - 8)", "uint": "({0} & 15)"}
 
 
 def _to_single(writer: CWriter, source: DType, value: str) -> str:
@@ -208,8 +209,8 @@ def _bitcast(writer: CWriter, expr: ir.Bitcast, operands: Sequence[str]) -> str:
 
 
 def _plain(dtype: DType) -> str:
-    """The name of a dtype whose C type is the same: 16-bit floats are held as uint16."""
-    return "uint16" if is_half(dtype) else dtype.name
+    """The name of a dtype whose C type is the same: narrow floats are held as integers."""
+    return f"uint{dtype.bits}" if is_half(dtype) else dtype.name
 
 
 def _multiply_high(writer: CWriter, expr: ir.MulHigh, operands: Sequence[str]) -> str:

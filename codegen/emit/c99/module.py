@@ -49,7 +49,6 @@ def emit_module(module: Module, entry: str = "frame_entry") -> str:
 
     Raises:
         InvalidArgumentError: `entry` is not a C identifier.
-        UnimplementedError: a cast from or to a dtype that is for storage only.
         InternalError: loop IR that the verifier would refuse.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", entry):

@@ -112,7 +112,7 @@ def literal(dtype: DType, value: bool | int | float) -> str:
     if dtype.is_bool:
         return str(int(value))
     if dtype.is_integer:
-        return _integer(dtype, int(value))
+        return _integer(dtype, int(value) & 15 if dtype.bits == 4 else int(value))
     with np.errstate(over="ignore"):
         rounded = np.array(value, dtype.numpy)
     if dtype.itemsize <= 2:
@@ -126,7 +126,8 @@ def literal(dtype: DType, value: bool | int | float) -> str:
 
 
 def _integer(dtype: DType, value: int) -> str:
-    macro = f"{dtype.kind.upper()}{dtype.bits}_C"
-    if value == -(1 << (dtype.bits - 1)):
-        return f"{dtype.kind.upper()}{dtype.bits}_MIN"
+    bits = dtype.itemsize * 8
+    macro = f"{dtype.kind.upper()}{bits}_C"
+    if value == -(1 << (bits - 1)):
+        return f"INT{bits}_MIN"
     return f"{macro}({value})" if value >= 0 else f"(-{macro}({-value}))"

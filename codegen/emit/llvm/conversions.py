@@ -1,146 +1,14 @@
-"""Casts, 16-bit floats, rounding to integers and fused multiply-add, without library calls."""
+"""Casts, rounding to integers and fused multiply-add, without library calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from frame.codegen.emit.llvm.helpers import call_helper
-from frame.codegen.emit.llvm.writer import FunctionWriter, constant, llvm_type, mangled
+from frame.codegen.emit.llvm.small_floats import Lanes, float64_to_float32_odd, narrow, widen
+from frame.codegen.emit.llvm.writer import FunctionWriter, constant, llvm_type, mangled, vector
 from frame.codegen.loops.ir import Type, UnaryOp
-from frame.core.dtypes import DType, bool_, float32, float64, int32, int64
-from frame.core.errors import UnimplementedError
-
-
-class _Lanes:
-    """Short forms of instructions on values of one lane count."""
-
-    def __init__(self, writer: FunctionWriter, lanes: int) -> None:
-        self.writer = writer
-        self.float32 = Type(float32, lanes)
-        self.float64 = Type(float64, lanes)
-        self.int32 = Type(int32, lanes)
-        self.int64 = Type(int64, lanes)
-        self.bits16 = llvm_type(Type(float32, lanes)).replace("float", "i16")
-
-    def integer(self, instruction: str, a: str, b: str | int, type_: Type | None = None) -> str:
-        """An integer instruction; an int operand is a splat."""
-        type_ = type_ or self.int32
-        second = constant(type_, b) if isinstance(b, int) else b
-        return self.writer.value(f"{instruction} {llvm_type(type_)} {a}, {second}")
-
-    def real(self, instruction: str, a: str, b: str | float, type_: Type | None = None) -> str:
-        """A floating-point instruction; a float operand is a splat."""
-        type_ = type_ or self.float32
-        second = constant(type_, b) if isinstance(b, float) else b
-        return self.writer.value(f"{instruction} {llvm_type(type_)} {a}, {second}")
-
-    def choose(self, condition: str, a: str, b: str | int, type_: Type | None = None) -> str:
-        """A select between values of `type_` (int32)."""
-        type_ = type_ or self.int32
-        text, mask = llvm_type(type_), llvm_type(Type(bool_, type_.lanes))
-        second = constant(type_, b) if isinstance(b, int) else b
-        return self.writer.value(f"select {mask} {condition}, {text} {a}, {text} {second}")
-
-    def convert(self, instruction: str, x: str, source: Type | str, target: Type | str) -> str:
-        """A conversion instruction."""
-        from_text = source if isinstance(source, str) else llvm_type(source)
-        to_text = target if isinstance(target, str) else llvm_type(target)
-        return self.writer.value(f"{instruction} {from_text} {x} to {to_text}")
-
-
-def widen(writer: FunctionWriter, x: str, type_: Type) -> str:
-    """Emit float16 or bfloat16 to float32, which is exact."""
-    lanes = _Lanes(writer, type_.lanes)
-    if type_.dtype.name == "bfloat16":
-        wide = lanes.convert("zext", x, lanes.bits16, lanes.int32)
-        shifted = lanes.integer("shl", wide, 16)
-        return lanes.convert("bitcast", shifted, lanes.int32, lanes.float32)
-    if writer.target.half != "none":
-        half = lanes.bits16.replace("i16", "half")
-        return lanes.convert(
-            "fpext", lanes.convert("bitcast", x, lanes.bits16, half), half, lanes.float32
-        )
-    return _float16_to_float32(lanes, x)
-
-
-def _float16_to_float32(lanes: _Lanes, x: str) -> str:
-    """Rebias the exponent; a float32 subtraction normalises the denormals."""
-    wide = lanes.convert("zext", x, lanes.bits16, lanes.int32)
-    shifted = lanes.integer("shl", lanes.integer("and", wide, 0x7FFF), 13)
-    exponent = lanes.integer("and", shifted, 0x7C00 << 13)
-    normal = lanes.integer("add", shifted, (127 - 15) << 23)
-    special = lanes.integer("add", normal, (128 - 16) << 23)
-    raised = lanes.convert(
-        "bitcast", lanes.integer("add", normal, 1 << 23), lanes.int32, lanes.float32
-    )
-    lowered = lanes.real("fsub", raised, 2.0**-14)
-    denormal = lanes.convert("bitcast", lowered, lanes.float32, lanes.int32)
-    is_special = lanes.integer("icmp eq", exponent, 0x7C00 << 13)
-    is_denormal = lanes.integer("icmp eq", exponent, 0)
-    magnitude = lanes.choose(is_denormal, denormal, lanes.choose(is_special, special, normal))
-    sign = lanes.integer("shl", lanes.integer("and", wide, 0x8000), 16)
-    return lanes.convert(
-        "bitcast", lanes.integer("or", magnitude, sign), lanes.int32, lanes.float32
-    )
-
-
-def narrow(writer: FunctionWriter, x: str, type_: Type) -> str:
-    """Emit float32 to float16 or bfloat16, to nearest even; a NaN stays a (quiet) NaN."""
-    lanes = _Lanes(writer, type_.lanes)
-    if type_.dtype.name == "bfloat16":
-        return _float32_to_bfloat16(lanes, x)
-    if writer.target.half != "none":
-        half = lanes.bits16.replace("i16", "half")
-        rounded = lanes.convert("fptrunc", x, lanes.float32, half)
-        return lanes.convert("bitcast", rounded, half, lanes.bits16)
-    return _float32_to_float16(lanes, x)
-
-
-def _float32_to_bfloat16(lanes: _Lanes, x: str) -> str:
-    bits = lanes.convert("bitcast", x, lanes.float32, lanes.int32)
-    odd = lanes.integer("and", lanes.integer("lshr", bits, 16), 1)
-    rounded = lanes.integer("add", lanes.integer("add", bits, 0x7FFF), odd)
-    quiet = lanes.integer("or", bits, 0x400000)
-    is_nan = lanes.real("fcmp uno", x, 0.0)
-    high = lanes.integer("lshr", lanes.choose(is_nan, quiet, rounded), 16)
-    return lanes.convert("trunc", high, lanes.int32, lanes.bits16)
-
-
-def _float32_to_float16(lanes: _Lanes, x: str) -> str:
-    """Round the normal range by integer addition, the denormals by a float32 addition."""
-    bits = lanes.convert("bitcast", x, lanes.float32, lanes.int32)
-    magnitude = lanes.integer("and", bits, 0x7FFFFFFF)
-    odd = lanes.integer("and", lanes.integer("lshr", magnitude, 13), 1)
-    rebased = lanes.integer("add", magnitude, ((15 - 127) << 23) + 0xFFF)
-    normal = lanes.integer("lshr", lanes.integer("add", rebased, odd), 13)
-    absolute = lanes.convert("bitcast", magnitude, lanes.int32, lanes.float32)
-    raised = lanes.convert("bitcast", lanes.real("fadd", absolute, 0.5), lanes.float32, lanes.int32)
-    denormal = lanes.integer("sub", raised, 126 << 23)
-    payload = lanes.integer("and", lanes.integer("lshr", magnitude, 13), 0x1FF)
-    nan = lanes.integer("or", payload, 0x7E00)
-    is_small = lanes.integer("icmp ult", magnitude, 113 << 23)
-    is_large = lanes.integer("icmp uge", magnitude, (127 + 16) << 23)
-    is_nan = lanes.integer("icmp ugt", magnitude, 255 << 23)
-    finite = lanes.choose(is_small, denormal, normal)
-    infinity = constant(lanes.int32, 0x7C00)
-    result = lanes.choose(is_nan, nan, lanes.choose(is_large, infinity, finite))
-    sign = lanes.integer("and", lanes.integer("lshr", bits, 16), 0x8000)
-    return lanes.convert("trunc", lanes.integer("or", result, sign), lanes.int32, lanes.bits16)
-
-
-def _float64_to_float32_odd(writer: FunctionWriter, x: str, count: int) -> str:
-    """Round to odd, so that a second rounding to 16 bits is correct (Boldo and Melquiond 2008)."""
-    lanes = _Lanes(writer, count)
-    nearest = lanes.convert("fptrunc", x, lanes.float64, lanes.float32)
-    back = lanes.convert("fpext", nearest, lanes.float32, lanes.float64)
-    bits = lanes.convert("bitcast", nearest, lanes.float32, lanes.int32)
-    inexact = lanes.real("fcmp one", back, x, lanes.float64)
-    name, text = f"llvm.fabs.{mangled(llvm_type(lanes.float64))}", llvm_type(lanes.float64)
-    absolute = [writer.call(text, name, [(text, value)]) for value in (back, x)]
-    away = lanes.real("fcmp ogt", absolute[0], absolute[1], lanes.float64)
-    toward = lanes.choose(away, lanes.integer("sub", bits, 1), bits)
-    odd = lanes.choose(inexact, lanes.integer("or", toward, 1), bits)
-    return lanes.convert("bitcast", odd, lanes.int32, lanes.float32)
+from frame.core.dtypes import DType, bool_, float32, float64
 
 
 def cast(writer: FunctionWriter, x: str, source: Type, target: DType) -> str:
@@ -148,18 +16,14 @@ def cast(writer: FunctionWriter, x: str, source: Type, target: DType) -> str:
     result = Type(target, source.lanes)
     if source.dtype == target:
         return x
-    for dtype in (source.dtype, target):
-        if dtype.storage_only:
-            raise UnimplementedError(
-                f"expected a cast between computable dtypes, received {source.dtype} to {target}; "
-                f"{dtype} is for storage only: decompose the cast before emission"
-            )
+    if source.dtype.bits == 4:
+        x = _from_four_bits(writer, x, source)
     return CASTS[_class(source.dtype), _class(target)](writer, x, source, result)
 
 
 def _class(dtype: DType) -> str:
     if dtype.is_float:
-        return "half" if dtype.bits == 16 else "float"
+        return "half" if dtype.bits <= 16 else "float"
     return "bool" if dtype.is_bool else "integer"
 
 
@@ -182,7 +46,7 @@ def _to_half(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
 
 def _rounded_to_odd_at_bit_11(writer: FunctionWriter, x: str, type_: Type) -> str:
     """Make an integer of 2**53 or more exact in float64, so that only the last rounding counts."""
-    lanes = _Lanes(writer, type_.lanes)
+    lanes = Lanes(writer, type_.lanes)
     low = lanes.integer("and", x, 0x7FF, type_)
     lost = lanes.choose(lanes.integer("icmp ne", low, 0, type_), constant(type_, 0x800), 0, type_)
     odd = lanes.integer("or", lanes.integer("and", x, ~0x7FF, type_), lost, type_)
@@ -193,7 +57,7 @@ def _rounded_to_odd_at_bit_11(writer: FunctionWriter, x: str, type_: Type) -> st
 
 def _float_to_half(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
     if source.dtype == float64:
-        x = _float64_to_float32_odd(writer, x, source.lanes)
+        x = float64_to_float32_odd(writer, x, source.lanes)
     return narrow(writer, x, target)
 
 
@@ -204,9 +68,11 @@ def _float_to_float(writer: FunctionWriter, x: str, source: Type, target: Type) 
 
 def _float_to_integer(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
     name = "llvm.fptosi.sat" if target.dtype.is_signed else "llvm.fptoui.sat"
-    texts = llvm_type(target), llvm_type(source)
-    name = f"{name}.{mangled(texts[0])}.{mangled(texts[1])}"
-    return writer.call(texts[0], name, [(texts[1], x)])
+    exact, wide = vector(f"i{target.dtype.bits}", source.lanes), llvm_type(source)
+    result = writer.call(exact, f"{name}.{mangled(exact)}.{mangled(wide)}", [(wide, x)])
+    if target.dtype.bits >= 8:
+        return result
+    return writer.value(f"zext {exact} {result} to {llvm_type(target)}")
 
 
 def _float_to_bool(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
@@ -219,12 +85,31 @@ def _integer_to_float(writer: FunctionWriter, x: str, source: Type, target: Type
 
 
 def _integer_to_integer(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
-    if source.dtype.bits == target.dtype.bits:
-        return x
-    if source.dtype.bits > target.dtype.bits:
-        return _instruction(writer, "trunc", x, source, target)
-    name = "sext" if source.dtype.kind == "int" else "zext"
-    return _instruction(writer, name, x, source, target)
+    if source.dtype.itemsize > target.dtype.itemsize:
+        x = _instruction(writer, "trunc", x, source, target)
+    elif source.dtype.itemsize < target.dtype.itemsize:
+        name = "sext" if source.dtype.kind == "int" else "zext"
+        x = _instruction(writer, name, x, source, target)
+    if target.dtype.bits == 4:
+        return _low_four_bits(writer, x, target)
+    return x
+
+
+def _low_four_bits(writer: FunctionWriter, x: str, type_: Type) -> str:
+    """A four-bit integer stands in the low half of its byte; the high half is zero."""
+    return writer.value(f"and {llvm_type(type_)} {x}, {_byte(type_, 15)}")
+
+
+def _from_four_bits(writer: FunctionWriter, x: str, type_: Type) -> str:
+    if type_.dtype.kind == "uint":
+        return _low_four_bits(writer, x, type_)
+    text, four = llvm_type(type_), _byte(type_, 4)
+    raised = writer.value(f"shl {text} {x}, {four}")
+    return writer.value(f"ashr {text} {raised}, {four}")
+
+
+def _byte(type_: Type, value: int) -> str:
+    return str(value) if type_.lanes == 1 else f"splat (i8 {value})"
 
 
 def _integer_to_bool(writer: FunctionWriter, x: str, source: Type, target: Type) -> str:
@@ -282,7 +167,7 @@ def round_float(writer: FunctionWriter, op: UnaryOp, type_: Type, x: str) -> str
 
 def _round_by_addition(writer: FunctionWriter, op: UnaryOp, type_: Type, x: str) -> str:
     """Adding 2**23 (2**52) rounds to an integer; a comparison then corrects the direction."""
-    lanes, text = _Lanes(writer, type_.lanes), llvm_type(type_)
+    lanes, text = Lanes(writer, type_.lanes), llvm_type(type_)
     magic = 2.0**23 if type_.dtype == float32 else 2.0**52
     suffix = mangled(text)
     absolute = writer.call(text, f"llvm.fabs.{suffix}", [(text, x)])
@@ -317,7 +202,7 @@ def fused_multiply_add(writer: FunctionWriter, type_: Type, operands: Sequence[s
 
 def _float32_fma(writer: FunctionWriter, count: int, operands: Sequence[str]) -> str:
     """The product is exact in float64; the sum is rounded to odd there, then to float32."""
-    lanes = _Lanes(writer, count)
+    lanes = Lanes(writer, count)
     wide = lanes.float64
     a, b, c = (lanes.convert("fpext", x, lanes.float32, wide) for x in operands)
     product = lanes.real("fmul", a, b, wide)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from frame.codegen.emit.llvm.conversions import cast, fused_multiply_add, narrow, round_float, widen
+from frame.codegen.emit.llvm.conversions import cast, fused_multiply_add, round_float
 from frame.codegen.emit.llvm.helpers import call_helper
 from frame.codegen.emit.llvm.memory import load
+from frame.codegen.emit.llvm.small_floats import narrow, widen
 from frame.codegen.emit.llvm.writer import FunctionWriter, constant, llvm_type, mangled
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import BinaryOp, CompareOp, Expr, Type, UnaryOp

@@ -95,7 +95,6 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
     each Launch reads the clock before and after and adds to its profile words, which must exist.
 
     Raises:
-        UnimplementedError: a cast from or to a dtype that is for storage only.
         InternalError: loop IR that the verifier would refuse.
     """
     declarations: dict[str, str] = {}

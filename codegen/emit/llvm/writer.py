@@ -49,8 +49,9 @@ def _scalar_constant(dtype: DType, value: bool | int | float) -> str:
     if dtype.is_bool:
         return "true" if value else "false"
     if dtype.is_integer:
+        bits = dtype.itemsize * 8
         wrapped = int(value) & ((1 << dtype.bits) - 1)
-        return str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
+        return str(wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped)
     with np.errstate(over="ignore"):
         rounded = np.array(value, dtype.numpy)
     if dtype.itemsize <= 2:

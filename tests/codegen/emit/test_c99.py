@@ -159,6 +159,11 @@ def test_fma_bits_and_16_bit_ties(tmp_path):
 
 
 @needs_compiler
+def test_casts_of_what_is_only_stored(tmp_path):
+    check_rows(operators.storage_rows(), operators.LANES, tmp_path)
+
+
+@needs_compiler
 def test_across_lanes(tmp_path):
     dtypes = (*operators.FLOATS, dt.int32, dt.uint8)
     check_rows([row for dtype in dtypes for row in operators.lane_rows(dtype)], (8,), tmp_path)

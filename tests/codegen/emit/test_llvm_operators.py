@@ -51,3 +51,7 @@ def test_bits(target):
 @pytest.mark.parametrize("dtype", [*operators.FLOATS, dt.int32, dt.uint8], ids=str)
 def test_across_lanes(target, dtype):
     run(operators.lane_rows(dtype), target, lanes=(8,))
+
+
+def test_casts_of_what_is_only_stored(target):
+    run(operators.storage_rows(), target)
