@@ -35,7 +35,7 @@ from frame.codegen.loops.printer import kernel_key
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import KernelCall, Part, Ref, make_group
 from frame.codegen.schedules.registry import schedule_for
-from frame.codegen.schedules.sizes import product, size_expr
+from frame.codegen.schedules.sizes import size_expr
 from frame.codegen.schedules.work import Work, group_work
 from frame.core.dtypes import bool_, uint8
 from frame.core.errors import InternalError
@@ -86,7 +86,7 @@ def control_workspaces(node: Node) -> tuple[Size, ...]:
 
 
 def _bytes(value: Value) -> Size:
-    return product(value.shape) * value.dtype.itemsize
+    return value.type.nbytes
 
 
 def lower_piece(
@@ -160,7 +160,7 @@ class _Lowering:
 
     def _view(self, scope: _Scope, value: Value, place: memory.Place) -> View:
         """The memory of a value, as the entry sees it."""
-        return self._at(scope, place, value.dtype, value.shape)
+        return self._at(scope, place, value.dtype, value.type.storage_shape)
 
     def _at(self, scope: _Scope, place: memory.Place, dtype: object, shape: Shape) -> View:
         if place.offset != 0:

@@ -363,13 +363,13 @@ class _Check:
         self.name = port.name
         self.type: TensorType = port.type
         self.dtype = np.dtype(port.type.dtype.numpy)
-        self.shape = port.type.shape
+        self.shape = port.type.storage_shape
         self.static = all(isinstance(size, int) for size in self.shape)
         self.buffered = self.dtype.kind in "fiub" and not port.type.dtype.name.startswith("bf")
 
     @staticmethod
     def of(port: Port) -> _Check:
-        """Return the check of a port; layouts that are not row-major become flat shapes."""
+        """Return the check of a port; its arrays have the shape in which the layout is stored."""
         return _Check(port)
 
     def is_plain(self, array: Any) -> bool:
