@@ -34,20 +34,21 @@ from frame.compiler.passes.shape_inference import ShapeInference
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, Piece
+from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph
 from frame.ops.binding import constraints
 
 ENTRY_POINTS = "frame.passes"
 """The entry-point group of pass classes; each is loaded when its name is asked for."""
 
-_SIMPLIFY: tuple[type, ...] = (
+_SIMPLIFY: tuple[type[Any], ...] = (
     Canonicalize,
     ShapeInference,
     ConstantFolding,
     CommonSubexpressionElimination,
     DeadNodeElimination,
 )
-_LOWER: tuple[type, ...] = (OperatorFusion, MemoryPlanning, BackendLowering)
+_LOWER: tuple[type[Any], ...] = (OperatorFusion, MemoryPlanning, BackendLowering)
 _BUILT_IN = {cls.name: cls for cls in (*_SIMPLIFY, LayoutAssignment, LoadSplit, *_LOWER)}
 
 
@@ -99,6 +100,13 @@ class Pipeline:
         """Return the passes that follow the outermost one called `name`."""
         names = [each.name for each in self.passes]
         return Pipeline(self.passes[names.index(name) + 1 :])
+
+    def split_at_layout(self) -> tuple[Pipeline, Pipeline]:
+        """Return the passes before layout_assignment, or what follows it, and the others."""
+        late = (LayoutAssignment.name, LoadSplit.name, *(cls.name for cls in _LOWER))
+        names = [each.name for each in self.passes]
+        end = next((i for i, name in enumerate(names) if name in late), len(names))
+        return Pipeline(self.passes[:end]), Pipeline(self.passes[end:])
 
     def _edit(self, name: str, change: Callable[[Pass], tuple[Pass, ...]]) -> Pipeline:
         if name not in self.names:
@@ -278,6 +286,7 @@ def compile_graph(
     group_info: GroupInfoFunction,
     passes: Passes = None,
     instruments: Sequence[Instrument] = (),
+    declared: Graph | None = None,
 ) -> Compiled:
     """Run the passes over a graph and freeze the pieces that a backend compiles.
 
@@ -288,35 +297,33 @@ def compile_graph(
         group_info: the backend's answer for a group or control-flow node on a target.
         passes: see `make_pipeline`.
         instruments: what to tell of every pass that has run.
+        declared: given when `graph` is what `simplify_graph` has made of this graph with the same
+            passes: only the passes after those then run.
 
     Raises:
         InvalidArgumentError: the graph or the list of passes is not valid.
         UnimplementedError: the target can't run a node; `nodes` of the error holds it.
     """
     pipeline = make_pipeline(passes)
-    with _collector_paused():
-        return _compile(pipeline, graph, target, capabilities, group_info, tuple(instruments))
-
-
-def _compile(
-    pipeline: Pipeline,
-    graph: Graph,
-    target: TargetDescription,
-    capabilities: Capabilities,
-    group_info: GroupInfoFunction,
-    instruments: tuple[Instrument, ...],
-) -> Compiled:
-    context = PassContext(target, capabilities, group_info, instruments)
+    require_lowering(pipeline)
+    context = PassContext(target, capabilities, group_info, tuple(instruments))
     # Passes may remove the nodes that ask something of the symbols, so ask the declared graph.
-    context.produced[CONSTRAINTS] = constraints(graph)
-    run = _run(pipeline, graph, context)
-    split: Split | None = context.produced.get(load_split.PRODUCED)
-    if split is None or split.load is None:
-        sources = tuple(Source(i) for i in range(len(graph.inputs)))
-        return Compiled(run, None, sources, (), pipeline.text())
-    rest = pipeline.after(LoadSplit.name)
-    load = _run(rest, split.load, replace(context, produced={}, counts={}))
+    context.produced[CONSTRAINTS] = _constraints(graph, declared)
+    todo = pipeline if declared is None else pipeline.split_at_layout()[1]
+    with _collector_paused():
+        run = _run(todo, graph, context)
+        split: Split | None = context.produced.get(load_split.PRODUCED)
+        if split is None or split.load is None:
+            sources = tuple(Source(i) for i in range(len(graph.inputs)))
+            return Compiled(run, None, sources, (), pipeline.text())
+        rest = pipeline.after(LoadSplit.name)
+        load = _run(rest, split.load, replace(context, produced={}, counts={}))
     return Compiled(run, load, split.run_sources, split.load_inputs, pipeline.text())
+
+
+def _constraints(graph: Graph, declared: Graph | None) -> tuple[Constraint, ...]:
+    found = [*constraints(graph), *(constraints(declared) if declared is not None else ())]
+    return tuple({constraint.size: constraint for constraint in reversed(found)}.values())[::-1]
 
 
 @contextmanager
@@ -336,13 +343,21 @@ def _collector_paused() -> Iterator[None]:
 
 def _run(pipeline: Pipeline, graph: Graph, context: PassContext) -> Piece:
     PassManager(pipeline.passes).run(graph, context)
-    piece: Piece | None = context.produced.get(PIECE)
-    if piece is None:
+    piece: Piece = context.produced[PIECE]
+    return piece
+
+
+def require_lowering(pipeline: Pipeline) -> None:
+    """Check that a list of passes makes what a backend compiles.
+
+    Raises:
+        InvalidArgumentError: it does not end with backend_lowering.
+    """
+    if pipeline.names[-1:] != (BackendLowering.name,):
         raise InvalidArgumentError(
             "the list of passes must end with backend_lowering, which makes what a backend "
-            f"compiles; received {', '.join(pipeline.names)}"
+            f"compiles; received {', '.join(pipeline.names) or 'an empty list'}"
         )
-    return piece
 
 
 def simplify_graph(
@@ -354,10 +369,9 @@ def simplify_graph(
 ) -> Graph:
     """Run the passes before layout_assignment: a backend is asked about this form what it refuses.
 
-    `compile_graph` leaves the result as it is, apart from the passes that follow.
+    `compile_graph(..., declared=graph)` runs the others over the result.
     """
-    pipeline = make_pipeline(passes)
     context = PassContext(target, capabilities, instruments=tuple(instruments))
-    names = [each.name for each in pipeline.passes]
-    end = names.index(LayoutAssignment.name) if LayoutAssignment.name in names else 1
-    return PassManager(pipeline.passes[:end]).run(graph, context)
+    first, _ = make_pipeline(passes).split_at_layout()
+    with _collector_paused():
+        return PassManager(first.passes).run(graph, context)

@@ -148,6 +148,7 @@ def _plan_whole(declared: Declared, graph: Graph) -> Planned:
         owner.group_info,
         declared.passes,
         declared.instruments,
+        declared.graph,
     )
     device = Device(declared.backend, 0)
     run = _one_piece(declared, compiled.run, device)

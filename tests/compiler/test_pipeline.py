@@ -165,6 +165,33 @@ def test_simplified_graphs_are_left_alone_by_compile_graph():
     assert changed == {"operator_fusion"}
 
 
+def test_a_simplified_graph_goes_on_with_the_passes_that_are_left():
+    """A pass of a user that is not idempotent runs once over the two calls."""
+
+    def body(x):
+        return ops.sin(ops.sum(x) + ops.sum(ops.slice(x, (0,), (Dim.symbol("batch") - 3,), (1,))))
+
+    @dataclass(frozen=True)
+    class Another:
+        name: ClassVar[str] = "another"
+
+        def run(self, graph, context):
+            with Rewriter(graph) as rewriter:
+                for node in graph.nodes:
+                    results = rewriter.copy(node)
+                    if node.op == "sin":
+                        rewriter.at(node)
+                        rewriter.replace(node.results[0], ops.sin(results[0]))
+                return rewriter.finish()
+
+    graph, passes = build(body, tensor("batch")), [Another(), "without layout_assignment"]
+    simple = simplify_graph(graph, TARGET, CAPABILITIES, passes)
+    result = compiled(simple, passes=passes, declared=graph)
+    text = str(result.run.graph)
+    assert text.count("sin(") == 2
+    assert [str(each.size) for each in result.run.signature.constraints] == ["batch - 3"]
+
+
 def test_no_op_for_a_target_is_an_error_with_its_nodes():
     few = replace(CAPABILITIES, native=CAPABILITIES.native - {"erf"})
     with pytest.raises(UnimplementedError, match="does not run erf") as caught:

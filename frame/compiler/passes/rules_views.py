@@ -9,6 +9,7 @@ from frame.compiler.pass_manager import PassContext
 from frame.core.dtypes import DType, int64
 from frame.core.shapes import Shape, numel
 from frame.ir.graph import Node, Value
+from frame.ops.registry import create_node
 
 Results = Value | Sequence[Value] | None
 Rule = Callable[[Node, PassContext], Results]
@@ -143,7 +144,9 @@ def _matmul_of_transpose(node: Node, context: PassContext) -> Results:
         if inner is not None and _transposes_matrix(operands[position]):
             flags[flag] = not flags[flag]
             operands[position] = inner.operands[0]
-    return ops.matmul(*operands, **flags) if flags != dict(node.attributes) else None
+    if flags == dict(node.attributes):
+        return None
+    return create_node("matmul", tuple(operands), flags)
 
 
 def _symbolic_size(node: Node, context: PassContext) -> Results:
