@@ -24,7 +24,7 @@ import numpy as np
 from frame.backends.cpu import elf
 from frame.backends.cpu.pool import get_pool
 from frame.core.errors import InternalError, InvalidArgumentError, OutOfMemoryError
-from frame.core.shapes import Dim, match_shape
+from frame.core.shapes import Dim, match_shape, shape_symbols
 from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.ir.constraints import check_constraints
 from frame.ir.graph import TensorType
@@ -410,16 +410,28 @@ class _Check:
                 f"{where}: expected {self.type}, received dtype {array.dtype.name} with shape "
                 f"{list(array.shape)}; convert with .astype({self.type.dtype.name!r})"
             )
-        try:
-            match_shape(self.shape, array.shape, bindings)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(
-                f"{where}: expected {self.type}, received shape {list(array.shape)}: {error}"
-            ) from None
+        self._require_shape(array.shape, where, bindings)
         if updated:
             _require_writable(array, where)
             return array
         return np.ascontiguousarray(array, dtype=self.dtype).reshape(array.shape)
+
+    def _require_shape(self, shape: tuple[int, ...], where: str, bindings: dict[str, int]) -> None:
+        """Bind symbols by a shape; raise InvalidArgumentError for a shape that does not fit."""
+        known = {name: bindings[name] for name in shape_symbols(self.shape) if name in bindings}
+        problem = ""
+        try:
+            if match_shape(self.shape, shape, bindings):
+                return
+        except InvalidArgumentError as error:
+            problem = f": {error}"
+        if known:
+            problem += "; the other inputs have " + ", ".join(
+                f"{name} = {value}" for name, value in sorted(known.items())
+            )
+        raise InvalidArgumentError(
+            f"{where}: expected {self.type}, received shape {list(shape)}{problem}"
+        )
 
     def require_target(self, array: Any, position: int, bindings: Mapping[str, int]) -> None:
         """Check an array that the caller wants an output written into."""

@@ -21,7 +21,7 @@ from frame.nn.parameters import materialize
 from frame.runtime.backends import backend as find_backend
 from frame.runtime.entry import STATE, Counter, Entry
 from frame.runtime.parameters import ParameterStore
-from frame.runtime.specs import as_spec
+from frame.runtime.specs import as_spec, check_sizes, with_sizes
 from frame.runtime.stages import Declared
 from frame.runtime.tracing import trace
 
@@ -213,6 +213,7 @@ def compile(
     loss: Module | None = None,
     targets: Sequence[Any] = (),
     optimizer: Optimizer | None = None,
+    sizes: Mapping[str, int] | None = None,
     params: Mapping[str, Any] | None = None,
     passes: Passes = None,
     options: Mapping[str, Any] | None = None,
@@ -229,6 +230,8 @@ def compile(
         loss: a module of (output, target); with `optimizer` the model gets a training step.
         targets: the specs of the inputs that the loss has beside the output of the model.
         optimizer: how a step updates the parameters.
+        sizes: numbers for symbols, such as {"batch": 64}, for which the training step alone is
+            compiled: quicker code, that takes no other size (`DataLoader(..., drop_last=True)`).
         params: initial values by path in place of the declared initialisers.
         passes: edits of the pass list, see `frame.compiler.pipeline.make_pipeline`.
         options: options of the backend.
@@ -241,7 +244,7 @@ def compile(
     owner = find_backend(backend)
     on = owner.target(target) if isinstance(target, str) else target
     settings = _Settings(owner.name, on, passes, dict(options or {}))
-    made = _Declarations(model, inputs, loss, targets, optimizer, settings)
+    made = _Declarations(model, inputs, loss, targets, optimizer, settings, sizes or {})
     values = made.initial_values(seed)
     result = CompiledModel(
         made.name,
@@ -285,14 +288,21 @@ class _Declarations:
         targets: Sequence[Any],
         optimizer: Optimizer | None,
         settings: _Settings,
+        sizes: Mapping[str, int],
     ) -> None:
         if (loss is None) != (optimizer is None):
             raise InvalidArgumentError(
                 "a training step needs both loss= and optimizer=, received only one of them"
             )
+        if sizes and optimizer is None:
+            raise InvalidArgumentError(
+                "sizes= is for the training step, which needs loss= and optimizer=; write numbers "
+                "in the specs instead"
+            )
         self.model, self.loss, self.optimizer, self.settings = model, loss, optimizer, settings
         self.inputs = _named_specs(inputs)
         self.targets = [as_spec(target) for target in targets]
+        self.sizes = check_sizes(sizes, [*self.inputs.values(), *self.targets])
         if isinstance(model, Module):
             self.name = model.name or model.kind
         elif isinstance(model, Graph):
@@ -329,9 +339,9 @@ class _Declarations:
     def _train_step(self) -> Declared:
         from frame.runtime.training import declare_training
 
-        graph, transform = declare_training(
-            self.model, self.loss, self.inputs, self.targets, self.optimizer
-        )
+        inputs = {name: with_sizes(spec, self.sizes) for name, spec in self.inputs.items()}
+        targets = [with_sizes(spec, self.sizes) for spec in self.targets]
+        graph, transform = declare_training(self.model, self.loss, inputs, targets, self.optimizer)
         return self.settings.declare(graph, transform)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from frame.core.devices import HOST, Device
-from frame.core.errors import InternalError
+from frame.core.errors import InternalError, InvalidArgumentError
 from frame.core.shapes import match_shapes
 from frame.hal.interfaces import Executable, KernelTime, Signature
 from frame.ir.graph import Graph
@@ -141,11 +141,16 @@ class _Run:
         self.profiled = profile
         self.times: list[KernelTime] = []
         self.streams: dict[Device, Any] = {}
-        ports = program.signature.inputs
         self.bindings: dict[str, int] = {}
-        match_shapes(
-            ((p.type.shape, np.shape(a)) for p, a in zip(ports, inputs, strict=True)), self.bindings
-        )
+        ports = program.signature.inputs
+        shapes = [np.shape(array) for array in inputs]
+        pairs = ((p.type.shape, shape) for p, shape in zip(ports, shapes, strict=True))
+        if not match_shapes(pairs, self.bindings):
+            expected = ", ".join(f"{port.name}: {port.type}" for port in ports)
+            raise InvalidArgumentError(
+                f"expected the inputs {expected}, received the shapes "
+                f"{', '.join(str(list(shape)) for shape in shapes)}"
+            )
 
     def results(self) -> list[np.ndarray]:
         """Run every step, wait for all devices, and return the results as host arrays."""

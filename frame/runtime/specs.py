@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from frame.core.dtypes import DTypeLike, dtype, float32
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Shape, as_shape, parse_dim
+from frame.core.shapes import Dim, Shape, Size, as_shape, as_size, parse_dim, shape_symbols
 from frame.ir.graph import TensorType
 
 
@@ -46,3 +47,40 @@ def as_spec(value: Any) -> TensorType:
         f"expected a spec such as frame.spec(('batch', 784)), an array or a shape, received "
         f"{value!r}"
     )
+
+
+def check_sizes(sizes: Mapping[str, Any], specs: Iterable[TensorType]) -> dict[str, int]:
+    """Return the sizes of symbols as integers.
+
+    Raises:
+        InvalidArgumentError: a name is not a symbol of the specs, or a size is no number >= 0.
+    """
+    known = sorted({symbol for spec in specs for symbol in shape_symbols(spec.shape)})
+    if unknown := [name for name in sizes if name not in known]:
+        raise InvalidArgumentError(
+            f"sizes names {unknown[0]!r}, the symbols of the inputs and targets are "
+            f"{', '.join(known) or 'none'}"
+        )
+    checked = {name: as_size(value) for name, value in sizes.items()}
+    if symbolic := [name for name, size in checked.items() if isinstance(size, Dim)]:
+        raise InvalidArgumentError(
+            f"sizes: expected a number for {symbolic[0]!r}, received {sizes[symbolic[0]]!r}"
+        )
+    return {name: size for name, size in checked.items() if not isinstance(size, Dim)}
+
+
+def with_sizes(spec: TensorType, sizes: Mapping[str, int]) -> TensorType:
+    """Return a spec with numbers in place of the symbols in `sizes`."""
+    return replace(spec, shape=tuple(_with_sizes(size, sizes) for size in spec.shape))
+
+
+def _with_sizes(size: Size, sizes: Mapping[str, int]) -> Size:
+    if not isinstance(size, Dim):
+        return size
+    total: Size = 0
+    for monomial, coefficient in size.terms:
+        product: Size = coefficient
+        for name in monomial:
+            product = product * sizes.get(name, Dim.symbol(name))
+        total = total + product
+    return total
