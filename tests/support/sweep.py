@@ -13,7 +13,7 @@ from frame.core.dtypes import DType, bfloat16, float16, float32, float64
 from frame.core.errors import InvalidArgumentError
 from frame.core.tolerances import compare
 from frame.ir.builder import GraphBuilder
-from frame.ir.graph import Graph
+from frame.ir.graph import ROW_MAJOR, Graph, Value
 from frame.ops.interpreter import interpret
 from frame.ops.record import OpDef, Sample
 from frame.ops.registry import create_node
@@ -120,13 +120,18 @@ def make_case(record: OpDef, samples: Iterable[Sample], floats: DType) -> Case:
             arrays = operands_of(sample, floats)
             operands = tuple(builder.input(type_) for type_ in types_of(arrays))
             for result in create_node(record.name, operands, sample.attributes):
-                builder.output(result)
+                builder.output(_row_major(result))
                 names.append(sample.name)
             inputs.extend(arrays)
     graph = builder.finish()
     expected = interpret(graph, inputs)
     scales = SCALES.get(record.name, _none)(graph, inputs)
     return Case(graph, inputs, expected, scales, names)
+
+
+def _row_major(value: Value) -> Value:
+    """A result in another layout is stored back in row-major order, to be compared."""
+    return value if value.type.layout == ROW_MAJOR else create_node("relayout", (value,), {})[0]
 
 
 def compile_cpu(graph: Graph) -> Program:
