@@ -225,17 +225,17 @@ def run_control(compiled, x, symbols):
     return code, status, y.tolist(), int(result[0])
 
 
-@needs_compiler
-def test_control_flow_places_and_checks(tmp_path):
+@pytest.mark.parametrize("language", [pytest.param("c", marks=needs_compiler), "llvm"])
+def test_control_flow_places_and_checks(language, tmp_path):
     swapped, step = control_module()
     start = ir.ConstantData("start", np.array([1], np.int64).tobytes())
     module = ir.Module("test", (swapped, step), control_entry(swapped, step), (start,))
-    for compiled in (Compiled(module, tmp_path), Native(module)):
-        good = run_control(compiled, np.array([1.0, 2.0, 3.0]), [3])
-        assert good == (0, (0, 0, 0), [3.0, 4.0], 4)
-        assert run_control(compiled, np.array([1.0, 2.0]), [2])[3] == -1
-        bad = run_control(compiled, np.array([1.0, 9.0, 7.0]), [3])
-        assert bad[:2] == (1, (3, 1, 9)) and bad[3] == 0
+    compiled = Compiled(module, tmp_path) if language == "c" else Native(module)
+    good = run_control(compiled, np.array([1.0, 2.0, 3.0]), [3])
+    assert good == (0, (0, 0, 0), [3.0, 4.0], 4)
+    assert run_control(compiled, np.array([1.0, 2.0]), [2])[3] == -1
+    bad = run_control(compiled, np.array([1.0, 9.0, 7.0]), [3])
+    assert bad[:2] == (1, (3, 1, 9)) and bad[3] == 0
 
 
 def test_the_entry_is_an_identifier():
