@@ -61,6 +61,7 @@ def identities() -> Graph:
             ops.logical_and(p, True),
             ops.where(p, x, x),
             ops.neg(ops.neg(x)),
+            ops.stop_gradient(x) + ops.stop_gradient(x),
         )
 
     return build(body, tensor(2, 3), integers(3), tensor(3, dtype=bool_))

@@ -182,6 +182,7 @@ VIEW_RULES: Mapping[str, tuple[tuple[str, Rule], ...]] = {
     "slice": (("does nothing", _whole_slice),),
     "pad": (("does nothing", _no_padding),),
     "concat": (("does nothing", _only_part),),
+    "stop_gradient": (_SAME,),  # gradients have been built when passes run
     "size": (("symbolic size", _symbolic_size),),
     "matmul": (("matmul of transpose", _matmul_of_transpose),),
 }
