@@ -144,7 +144,7 @@ class _Run:
         self.bindings: dict[str, int] = {}
         ports = program.signature.inputs
         shapes = [np.shape(array) for array in inputs]
-        pairs = ((p.type.shape, shape) for p, shape in zip(ports, shapes, strict=True))
+        pairs = ((p.type.storage_shape, shape) for p, shape in zip(ports, shapes, strict=True))
         if not match_shapes(pairs, self.bindings):
             expected = ", ".join(f"{port.name}: {port.type}" for port in ports)
             raise InvalidArgumentError(

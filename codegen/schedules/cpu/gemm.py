@@ -16,7 +16,7 @@ one that packs the right operand.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
@@ -39,6 +39,7 @@ from frame.codegen.schedules.cpu.gemm_plan import (
     GemmPlan,
     Source,
     make_plan,
+    packed_layout,
     runs_across_depth,
     runs_along_depth,
 )
@@ -46,7 +47,7 @@ from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import product
 from frame.core.shapes import Dim, Size
 from frame.core.targets import TargetDescription
-from frame.ir.graph import Graph
+from frame.ir.graph import ROW_MAJOR, Graph, Layout
 
 NOTE = __doc__.split("\n\n")[1]
 _COPY_TILES = 8  # tiles of the left operand that one chunk packs
@@ -70,6 +71,22 @@ def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
     if not made.dtype.is_float or gemm_vector.applies(made):
         return ()
     return make_plan(made, target).workspaces()
+
+
+def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
+    """Return the packed layout for a right operand that is a matrix with whole panels to fill."""
+    made = product_of(body)
+    if not made.dtype.is_float or gemm_vector.applies(made):
+        return {}
+    right, plan = made.right, make_plan(made, target)
+    is_matrix = right.value.node is None and right.value.rank == 2
+    plain = is_matrix and right.value.dtype == made.dtype and right.layout == ROW_MAJOR
+    if not plain or not isinstance(made.columns, int) or not isinstance(made.depth, int):
+        return {}
+    if plan.source is Source.PLACE and not isinstance(made.rows, Dim):
+        return {}
+    position = body.input_values.index(right.value)
+    return {position: packed_layout(right, plan.columns)}
 
 
 def _with_workspaces(group: Group, plan: GemmPlan) -> Group:

@@ -28,7 +28,7 @@ def _reduction_workspaces(body: Graph, target: TargetDescription) -> tuple[Size,
 for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces),
-    Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable),
+    Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable, gemm.layouts),
     Schedule("convolution", conv.lower, conv.workspaces, gemm_epilogue.overwritable),
     Schedule("pool", pool.lower),
     Schedule("pool_grad", pool_grad.lower, pool_grad.workspaces, checks=pool_grad.checks),
