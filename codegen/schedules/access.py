@@ -251,7 +251,8 @@ def _pad(reader: Reader, node: Node, index: Index) -> Expr:
     value, fill = reader.load(source, tuple(place)), node.attributes["value"]
     if not source.dtype.is_float:
         fill = bool(fill) if source.dtype.is_bool else int(fill)
-    return b.select(inside, value, b.like(fill, value))
+    outside = b.like(fill, value)
+    return outside if 0 in source.shape else b.select(inside, value, outside)
 
 
 def _use_as_values(reader: Reader, index: Index) -> None:

@@ -127,7 +127,8 @@ class _Split:
             return (), inits
         if mask is not None and not inits:
             body, _ = self.vector_body(start, mask, [])
-            return (b.if_(b.gt(trips, 0), body),), []
+            some = b.gt(self.left, 0)
+            return (body if b.constant_value(some) else (b.if_(some, body),)), []
         var = fresh(stem_of(self.loop.var.name))
         base = b.add(start, b.mul(var, self.lanes))
         stems = [stem_of(c.var.name) for c in self.loop.carried]
