@@ -45,6 +45,10 @@ class Expr:
         """The operand expressions, in order."""
         return ()
 
+    def __repr__(self) -> str:
+        # Short: a DAG written out as a tree may be exponentially long. The printer writes DAGs.
+        return f"<{type(self).__name__} {getattr(self, 'op', '')}: {self.type}>"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
@@ -111,7 +115,7 @@ class CompareOp(StrEnum):
     GE = "ge"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Unary(Expr):
     """`op x`."""
 
@@ -128,7 +132,7 @@ class Unary(Expr):
         return (self.x,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Binary(Expr):
     """`a op b`."""
 
@@ -146,7 +150,7 @@ class Binary(Expr):
         return (self.a, self.b)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Compare(Expr):
     """`a op b`, a bool with the lanes of the operands."""
 
@@ -164,7 +168,7 @@ class Compare(Expr):
         return (self.a, self.b)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Select(Expr):
     """`condition ? a : b`, lane by lane; both sides are evaluated."""
 
@@ -182,7 +186,7 @@ class Select(Expr):
         return (self.condition, self.a, self.b)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fma(Expr):
     """`a * b + c` with one rounding. Floats of 32 and 64 bits only."""
 
@@ -200,7 +204,7 @@ class Fma(Expr):
         return (self.a, self.b, self.c)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast(Expr):
     """Convert the value to another dtype.
 
@@ -222,7 +226,7 @@ class Cast(Expr):
         return (self.x,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Bitcast(Expr):
     """Reinterpret the bits as another dtype of the same width."""
 
@@ -239,7 +243,7 @@ class Bitcast(Expr):
         return (self.x,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MulHigh(Expr):
     """The high half of the double-width product of two unsigned 32-bit integers (Philox)."""
 
@@ -256,7 +260,7 @@ class MulHigh(Expr):
         return (self.a, self.b)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Broadcast(Expr):
     """A scalar in every lane."""
 
@@ -273,7 +277,7 @@ class Broadcast(Expr):
         return (self.x,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ramp(Expr):
     """The vector `base, base + 1, ..., base + lanes - 1` of an integer type."""
 
@@ -290,7 +294,7 @@ class Ramp(Expr):
         return (self.base,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shuffle(Expr):
     """Lanes chosen from the concatenation of `a` and `b` by constant positions."""
 
@@ -308,7 +312,7 @@ class Shuffle(Expr):
         return (self.a, self.b)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Extract(Expr):
     """One lane of a vector, by constant position."""
 
@@ -325,7 +329,7 @@ class Extract(Expr):
         return (self.x,)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reduce(Expr):
     """Reduce the lanes of a vector to a scalar, by halves: ((0+4)+(2+6))+((1+5)+(3+7)).
 
@@ -371,7 +375,7 @@ class Buffer:
     lanes: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Load(Expr):
     """An element, or a vector of elements, of a buffer.
 
@@ -401,11 +405,14 @@ class Stmt:
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
 
 Block = tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Let(Stmt):
     """Bind `var` to the value that `value` has here, for the rest of the block."""
 
@@ -436,7 +443,7 @@ class Carried:
     result: Var
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class For(Stmt):
     """Run `body` for `var` = 0 .. extent - 1.
 
@@ -451,7 +458,7 @@ class For(Stmt):
     carried: tuple[Carried, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class If(Stmt):
     """Run one of two blocks. The condition is a scalar bool."""
 
@@ -460,7 +467,7 @@ class If(Stmt):
     otherwise: Block = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class While(Stmt):
     """Entry only: run `body` as long as the one element of `condition` (rank 0, bool) is true.
 
@@ -471,14 +478,14 @@ class While(Stmt):
     body: Block
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Alloc(Stmt):
     """Make a LOCAL or REGISTER buffer of constant size for the rest of the block. Uninitialised."""
 
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Store(Stmt):
     """Write a value (scalar or vector, as for Load) into a buffer, where `mask` is true."""
 
@@ -500,7 +507,7 @@ class View:
     indices: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Copy(Stmt):
     """Copy a rectangular region of `extents` elements a dimension; regions must not overlap."""
 
@@ -509,7 +516,7 @@ class Copy(Stmt):
     extents: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Stmt):
     """Run a whole kernel (one without a parallel loop) inline, on the calling thread."""
 
@@ -518,7 +525,7 @@ class Call(Stmt):
     scalars: tuple[Expr, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fail(Stmt):
     """Report a bad value: `site` names the check, `position` the element, `value` what was read.
 
@@ -530,7 +537,7 @@ class Fail(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Launch(Stmt):
     """Entry only: run `chunks` iterations of the parallel loop of a kernel on the thread pool."""
 
@@ -540,7 +547,7 @@ class Launch(Stmt):
     chunks: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Return(Stmt):
     """Entry only: leave at once with a bad status if any check has failed so far."""
 
@@ -593,7 +600,7 @@ class ConstantData:
     """Read-only bytes that travel with the module, with their alignment of 64 bytes."""
 
     name: str
-    data: bytes
+    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

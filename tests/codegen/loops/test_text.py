@@ -190,6 +190,16 @@ def test_shared_expressions_are_written_once():
     assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
 
 
+def test_representations_are_short():
+    """A DAG written as a tree would never end."""
+    value = fresh("x", Type(float32))
+    for _ in range(5000):
+        value = b.add(value, value)
+    assert repr(value) == "<Binary add: float32>"
+    kernel = Kernel("k", (), (), (Let(fresh("y", Type(float32)), value),))
+    assert len(repr(kernel)) < 200 and len(repr(ConstantData("c", bytes(9999)))) < 100
+
+
 def test_keys_see_what_matters_and_nothing_else():
     kernel = everything()
     key = kernel_key(kernel)
