@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
 from frame.codegen.schedules.cpu import (
     concat,
     conv,
@@ -25,6 +28,17 @@ def _reduction_workspaces(body: Graph, target: TargetDescription) -> tuple[Size,
     return reduction.workspaces(body)
 
 
+def _boundaries(anchor: str) -> Callable[[TargetDescription], Iterable[Graph]]:
+    """Return what makes the boundary graphs of an anchor; only tests load them."""
+
+    def graphs(target: TargetDescription) -> Iterable[Graph]:
+        from frame.codegen.schedules.cpu.boundaries import BOUNDARIES
+
+        return BOUNDARIES[anchor](target)
+
+    return graphs
+
+
 for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces),
@@ -37,4 +51,4 @@ for _schedule in (
     Schedule("concat", concat.lower),
     Schedule("relayout", copy_layout.lower),
 ):
-    register_schedule(_schedule)
+    register_schedule(replace(_schedule, boundary_graphs=_boundaries(_schedule.anchor)))

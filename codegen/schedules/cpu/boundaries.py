@@ -1,0 +1,421 @@
+"""Graphs whose groups have sizes at every edge of the schedules: vectors, tiles, blocks, grains.
+
+Each graph holds many independent groups, so that all of them cost one compilation. An input that
+holds indices is named `below<limit>_...`: its elements must be from 0 to limit - 1. All results are
+sums of products of inputs, or picked from them, so that the same graph over absolute values gives
+the magnitude that rounding errors are relative to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from frame import ops
+from frame.codegen.schedules.cpu.gemm_micro import register_tile
+from frame.core.dtypes import DType, bfloat16, float16, float32, float64, int8, int32, int64
+from frame.core.shapes import Dim, Shape
+from frame.core.targets import TargetDescription
+from frame.ir.builder import GraphBuilder
+from frame.ir.graph import Graph, TensorType, Value
+from frame.ops.registry import create_node
+
+HALVES = (float16, bfloat16)
+
+
+@dataclass(slots=True)
+class Cases:
+    """A graph that is being filled with cases."""
+
+    builder: GraphBuilder
+    dtype: DType
+    count: int = field(default=0)
+
+    def input(self, shape: Sequence[int | Dim], dtype: DType | None = None) -> Value:
+        """Add an input."""
+        self.count += 1
+        type_ = TensorType(dtype or self.dtype, tuple(shape))
+        return self.builder.input(type_, name=f"x{self.count}")
+
+    def indices(self, shape: Shape, limit: int, dtype: DType = int64) -> Value:
+        """Add an input of indices below a limit."""
+        self.count += 1
+        return self.builder.input(TensorType(dtype, shape), name=f"below{limit}_{self.count}")
+
+    def outputs(self, *values: Value) -> None:
+        """Add results."""
+        for value in values:
+            self.builder.output(value)
+
+
+def graph(name: str, dtype: DType, fill: Callable[[Cases], None]) -> Graph:
+    """Return the graph that `fill` fills."""
+    with GraphBuilder(name) as builder:
+        fill(Cases(builder, dtype))
+    return builder.finish()
+
+
+def around(*edges: int) -> list[int]:
+    """Return the sizes below, at and above edges, in order, each once; none below 1."""
+    return sorted({edge + step for edge in edges for step in (-1, 0, 1) if edge + step >= 1})
+
+
+# --- contraction ----------------------------------------------------------------------------------
+
+
+def contraction(target: TargetDescription) -> Iterator[Graph]:
+    """Yield products at the edges of tiles, panels, passes and blocks."""
+    yield from (_tile_edges(target, dtype) for dtype in (float32, float64))
+    yield graph("product_blocks", float32, lambda cases: _block_edges(cases, target))
+    yield graph("product_transposes", float32, lambda cases: _transposes(cases, target))
+    yield graph("product_batches", float32, _batches)
+    yield graph("product_vectors", float32, lambda cases: _vectors(cases, target))
+    yield graph("product_epilogues", float32, _epilogues)
+    for dtype in (*HALVES, int8, int32, int64):
+        yield graph(f"product_{dtype}", dtype, lambda cases: _narrow(cases, target))
+    yield graph("product_symbolic", float32, lambda cases: _symbolic(cases, target))
+
+
+def _product(cases: Cases, m: int | Dim, k: int | Dim, n: int) -> None:
+    cases.outputs(ops.matmul(cases.input((m, k)), cases.input((k, n))))
+
+
+def _tile_edges(target: TargetDescription, dtype: DType) -> Graph:
+    rows, vectors = register_tile(target)
+    lanes = target.lanes(dtype)
+    width = vectors * lanes
+
+    def fill(cases: Cases) -> None:
+        for m in around(1, rows, 2 * rows):
+            _product(cases, m, lanes + 1, width + 1)
+        for n in around(1, lanes, width, 2 * width):
+            _product(cases, rows + 1, lanes + 1, n)
+        for k in around(1, lanes, 2 * lanes):
+            _product(cases, rows + 1, k, width + 1)
+
+    return graph(f"product_tiles_{dtype}", dtype, fill)
+
+
+def _pass_depth(target: TargetDescription) -> int:
+    _, vectors = register_tile(target)
+    return max(64, target.l1 * 3 // 4 // (vectors * target.vector_bits // 8))
+
+
+def _block_edges(cases: Cases, target: TargetDescription) -> None:
+    """More columns than stay in the first cache, more rows than stay in the second."""
+    rows, vectors = register_tile(target)
+    width, depth = vectors * target.lanes(float32), _pass_depth(target)
+    wide = max(2 * width + 3, target.l1 // (4 * depth) + 3)
+    tiles = max(2, (target.l2 or target.l1) // 2 // (rows * depth * 4))
+    for m in (17, *around(tiles * rows)):
+        _product(cases, m, depth, wide)
+    for k in (*around(depth), 2 * depth + 3):
+        _product(cases, 18, k, wide)
+    _product(cases, 5, 2 * depth + 3, wide)
+    x, w = cases.input((18, depth + 1)), cases.input((depth + 1, wide))
+    cases.outputs(ops.relu(ops.matmul(x, w)))
+    _product(cases, 18, depth + 1, -(-wide // width) * width)
+
+
+def _transposes(cases: Cases, target: TargetDescription) -> None:
+    lanes, depth = target.lanes(float32), _pass_depth(target)
+    for m, k, n in ((5, 7, 9), (lanes, lanes, lanes), (19, 35, 37), (20, depth + 3, 37)):
+        for flip_a, flip_b in ((True, False), (False, True), (True, True)):
+            a = cases.input((k, m) if flip_a else (m, k))
+            b = cases.input((n, k) if flip_b else (k, n))
+            cases.outputs(ops.matmul(a, b, transpose_a=flip_a, transpose_b=flip_b))
+
+
+def _batches(cases: Cases) -> None:
+    for left, right in (
+        ((3, 5, 7), (3, 7, 17)),
+        ((2, 3, 20, 7), (7, 33)),
+        ((20, 7), (3, 7, 33)),
+        ((2, 1, 20, 9), (3, 9, 18)),
+        ((1, 20, 9), (4, 9, 18)),
+        ((3, 1, 40), (3, 40, 9)),
+        ((4, 21, 40), (40,)),
+        ((40,), (2, 40, 9)),
+    ):
+        cases.outputs(ops.matmul(cases.input(left), cases.input(right)))
+
+
+def _vectors(cases: Cases, target: TargetDescription) -> None:
+    """Rows and columns: dot products, and sums of rows."""
+    lanes = target.lanes(float32)
+    for k, n in ((1, 515), (7, lanes), (9, lanes + 1), (2 * lanes, 5), (2 * lanes + 1, 4)):
+        x, column = cases.input((1, k)), cases.input((k, 1))
+        cases.outputs(ops.matmul(x, cases.input((k, n))))
+        cases.outputs(ops.matmul(x, cases.input((n, k)), transpose_b=True))
+        cases.outputs(ops.matmul(cases.input((n, k)), cases.input((k,))))
+        cases.outputs(ops.matmul(cases.input((k, n)), column, transpose_a=True))
+
+
+def _epilogues(cases: Cases) -> None:
+    for m, k, n in ((7, 9, 33), (40, 20, 160), (1, 20, 33), (33, 20, 1)):
+        y = ops.matmul(cases.input((m, k)), cases.input((k, n)))
+        z = y + cases.input((n,))
+        cases.outputs(z, ops.relu(z) * cases.input((m, 1)) + cases.input((m, n)))
+    a = cases.input((18, 18))
+    cases.outputs(ops.matmul(a, a) + a)
+    cases.outputs(ops.cast(ops.matmul(a, cases.input((18, 20))), float16))
+    cases.outputs(ops.matmul(ops.expand(cases.input((1, 9)), (5, 9)), cases.input((9, 17))))
+
+
+def _narrow(cases: Cases, target: TargetDescription) -> None:
+    for m, k, n in ((3, 5, 33), (20, 18, 40), (1, 18, 20)):
+        _product(cases, m, k, n)
+        flipped = ops.matmul(cases.input((k, m)), cases.input((n, k)), True, True)
+        cases.outputs(flipped)
+
+
+def _symbolic(cases: Cases, target: TargetDescription) -> None:
+    rows = Dim.symbol("batch")
+    x = cases.input((rows, 20))
+    cases.outputs(ops.relu(ops.matmul(x, cases.input((20, 35))) + cases.input((35,))))
+    cases.outputs(ops.matmul(x, cases.input((rows, 33)), transpose_a=True))
+    weights = cases.input((20, 35))
+    (packed,) = create_node("relayout", (weights,), _packing(target))
+    cases.outputs(ops.matmul(x, packed))
+
+
+def _packing(target: TargetDescription) -> dict[str, tuple[int, ...]]:
+    _, vectors = register_tile(target)
+    return {"permutation": (1, 0), "blocks": (1, vectors * target.lanes(float32))}
+
+
+# --- convolution ----------------------------------------------------------------------------------
+
+
+def convolution(target: TargetDescription) -> Iterator[Graph]:
+    """Yield convolutions at the edges of pieces, vectors, panels and tiles."""
+    yield graph("convolution_pixels", float32, lambda cases: _pixels(cases, target))
+    yield graph("convolution_windows", float32, lambda cases: _windows(cases, target))
+    yield graph("convolution_float64", float64, _few_convolutions)
+    for dtype in HALVES:
+        yield graph(f"convolution_{dtype}", dtype, _few_convolutions)
+    yield graph("convolution_symbolic", float32, _symbolic_convolutions)
+
+
+def _convolve(cases: Cases, x: Shape, w: Shape, **values: object) -> None:
+    cases.outputs(ops.conv2d(cases.input(x), cases.input(w), **values))
+
+
+def _pixels(cases: Cases, target: TargetDescription) -> None:
+    rows, _ = register_tile(target)
+    lanes = target.lanes(float32)
+    same = {"padding": (1, 1, 1, 1)}
+    for width in around(1, 2, 4, lanes, 2 * lanes):
+        _convolve(cases, (2, 2, 3, width), (3, 2, 3, 3), **same)
+    for outputs in around(1, 2, rows, 2 * rows):
+        _convolve(cases, (1, 2, 3, lanes), (outputs, 2, 3, 3), **same)
+    _convolve(cases, (2, 3, 5, lanes), (5, 3, 1, 1))
+    _convolve(cases, (2, 4, 9, 11), (6, 2, 3, 2), strides=(2, 3), groups=2, padding=(1, 0, 2, 1))
+    _convolve(cases, (1, 2, 5, 6), (3, 2, 3, 3), input_dilation=(2, 3), padding=(2, 2, 1, 2))
+    _convolve(cases, (1, 2, 9, 9), (3, 2, 3, 3), dilation=(2, 2), padding=(-1, 1, 2, -2))
+    _convolve(cases, (3, 4, 6, 6), (4, 1, 3, 3), groups=4, **same)
+    y = ops.conv2d(cases.input((2, 2, 5, 7)), cases.input((7, 2, 3, 3)), **same)
+    z = y + cases.input((7, 1, 1))
+    cases.outputs(z, ops.relu(z) + cases.input((2, 7, 5, 7)))
+
+
+def _windows(cases: Cases, target: TargetDescription) -> None:
+    """Windows as large as images: gradients of filters."""
+    lanes = target.lanes(float32)
+    same = {"padding": (1, 1, 1, 1)}
+    for size in (lanes // 2, lanes, 2 * lanes, lanes - 1):
+        _convolve(cases, (3, 5, size, size), (7, 5, size, size), **same)
+    _convolve(cases, (2, 3, 2 * lanes - 1, 2 * lanes - 1), (4, 3, lanes, lanes), dilation=(2, 2))
+    _convolve(cases, (2, 2, lanes, lanes), (2, 2, lanes, lanes), padding=(0, 0, 2, 2))
+
+
+def _few_convolutions(cases: Cases) -> None:
+    _convolve(cases, (2, 3, 5, 9), (7, 3, 3, 3), padding=(1, 1, 1, 1))
+    _convolve(cases, (2, 3, 8, 8), (7, 3, 8, 8), padding=(1, 1, 1, 1))
+    _convolve(cases, (1, 3, 8, 8), (4, 3, 1, 1))
+
+
+def _symbolic_convolutions(cases: Cases) -> None:
+    batch, height = Dim.symbol("batch"), Dim.symbol("height")
+    w = cases.input((5, 3, 3, 3))
+    padding = (1, 1, 1, 1)
+    cases.outputs(ops.relu(ops.conv2d(cases.input((batch, 3, 5, 9)), w, padding=padding)))
+    cases.outputs(ops.conv2d(cases.input((batch, 3, height, 9)), w, padding=padding))
+
+
+# --- pooling, gather, scatter, concat, layouts ----------------------------------------------------
+
+
+def pool(target: TargetDescription) -> Iterator[Graph]:
+    """Yield pooling at the edges of vectors, with windows that are and are not unrolled."""
+    lanes = target.lanes(float32)
+
+    def fill(cases: Cases) -> None:
+        for width in around(3, lanes, 2 * lanes):
+            cases.outputs(*ops.max_pool2d(cases.input((2, 3, 5, width)), (2, 2), (1, 1)))
+        x = cases.input((2, 2, 11, 13))
+        cases.outputs(*ops.max_pool2d(x, (3, 3), (2, 2), (1, 1, 1, 1)))
+        cases.outputs(*ops.max_pool2d(x, (5, 5), (3, 3), (2, 2, 2, 2)))
+        y, index = ops.max_pool2d(x, (2, 2), (2, 2))
+        cases.outputs(ops.relu(y) + cases.input(y.shape), index)
+
+    for dtype in (float32, float64, *HALVES):
+        yield graph(f"pool_{dtype}", dtype, fill)
+
+
+def pool_grad(target: TargetDescription) -> Iterator[Graph]:
+    """Yield gradients of pooling, with an epilogue and positions that meet."""
+
+    def fill(cases: Cases) -> None:
+        for width in around(2, target.lanes(float32)):
+            index = cases.indices((2, 3, 2, 3), 4 * width)
+            cotangent = cases.input((2, 3, 2, 3))
+            shape = (2, 3, 4, width)
+            cases.outputs(ops.max_pool2d_grad(cotangent, index, input_shape=shape))
+        found = ops.max_pool2d_grad(
+            cases.input((1, 2, 3, 3)),
+            cases.indices((1, 2, 3, 3), 6, int32),
+            input_shape=(1, 2, 2, 3),
+        )
+        cases.outputs(found * cases.input((1, 2, 2, 3)))
+
+    for dtype in (float32, *HALVES):
+        yield graph(f"pool_grad_{dtype}", dtype, fill)
+
+
+def gather(target: TargetDescription) -> Iterator[Graph]:
+    """Yield gathers along every kind of axis, at the edges of vectors."""
+
+    def fill(cases: Cases) -> None:
+        for width in around(1, target.lanes(float32)):
+            cases.outputs(ops.gather(cases.input((5, width)), cases.indices((7,), 5)))
+            cases.outputs(ops.gather(cases.input((3, 6)), cases.indices((width,), 6, int32), 1))
+        table = cases.input((2, 4, 3))
+        rows = ops.gather(table, cases.indices((2, 3), 4), axis=1)
+        cases.outputs(ops.relu(rows) + cases.input((2, 2, 3, 3)))
+        cases.outputs(ops.gather(table, cases.indices((), 3), axis=2))
+
+    for dtype in (float32, float64, float16, int8):
+        yield graph(f"gather_{dtype}", dtype, fill)
+
+
+def scatter(target: TargetDescription) -> Iterator[Graph]:
+    """Yield scatters with indices that meet, at the edges of vectors and blocks of columns."""
+
+    def fill(cases: Cases) -> None:
+        for width in (*around(1, target.lanes(float32)), 255, 257):
+            updates, indices = cases.input((9, width)), cases.indices((9,), 4)
+            cases.outputs(ops.scatter_add(updates, indices, shape=(4, width)))
+        updates = cases.input((2, 3, 2, 5))
+        indices = cases.indices((3, 2), 3, int32)
+        cases.outputs(ops.scatter_add(updates, indices, shape=(2, 3, 5), axis=1))
+        spread = ops.expand(cases.input((1, 4)), (6, 4))
+        cases.outputs(ops.scatter_add(spread, cases.indices((6,), 3), shape=(3, 4)))
+
+    for dtype in (float32, float64, *HALVES, int32):
+        yield graph(f"scatter_{dtype}", dtype, fill)
+
+
+def concat(target: TargetDescription) -> Iterator[Graph]:
+    """Yield concatenations along every axis, of rows below, at and above a vector and a chunk."""
+
+    def fill(cases: Cases) -> None:
+        for width in around(1, target.lanes(float32)):
+            parts = [cases.input((3, width)), cases.input((3, 2)), cases.input((3, width + 1))]
+            cases.outputs(ops.concat(*parts, axis=1))
+        cases.outputs(ops.concat(cases.input((2, 3, 5)), cases.input((4, 3, 5)), axis=0))
+        spread = ops.expand(cases.input((1, 4)), (3, 4))
+        cases.outputs(ops.concat(spread, cases.input((3, 2)), axis=1))
+
+    def long(cases: Cases) -> None:
+        sizes = around(1 << 14)
+        cases.outputs(ops.concat(*(cases.input((size,)) for size in sizes), axis=0))
+
+    for dtype in (float32, float16, int8):
+        yield graph(f"concat_{dtype}", dtype, fill)
+    yield graph("concat_long", float32, long)
+
+
+def relayout(target: TargetDescription) -> Iterator[Graph]:
+    """Yield tensors that go through another layout and back."""
+    width = _packing(target)["blocks"][1]
+
+    def fill(cases: Cases) -> None:
+        for n in around(1, width):
+            for values in (
+                _packing(target),
+                {"permutation": (), "blocks": (0, width)},
+                {"permutation": (1, 0), "blocks": (0, 2, 1, 4)},
+            ):
+                (packed,) = create_node("relayout", (cases.input((5, n)),), values)
+                cases.outputs(*create_node("relayout", (packed,), {}))
+
+    for dtype in (float32, float16):
+        yield graph(f"relayout_{dtype}", dtype, fill)
+
+
+# --- elementwise and reduction --------------------------------------------------------------------
+
+
+def elementwise(target: TargetDescription) -> Iterator[Graph]:
+    """Yield elementwise groups at the edges of vectors and grains, broadcast and strided."""
+
+    def fill(cases: Cases) -> None:
+        lanes = target.lanes(cases.dtype)
+        for size in around(1, lanes, 2 * lanes):
+            x = cases.input((size,))
+            cases.outputs(x * x + cases.input((size,)))
+        for width in around(1, lanes):
+            x = cases.input((5, width))
+            cases.outputs(x * cases.input((width,)) + cases.input((5, 1)))
+            cases.outputs(ops.transpose(x, (1, 0)) + cases.input((width, 5)))
+            cases.outputs(ops.slice(cases.input((5, 2 * width)), (1, 0), (5, 2 * width), (2, 2)))
+            cases.outputs(ops.flip(x, (1,)) * 2.0 if cases.dtype.is_float else ops.flip(x, (1,)))
+        cases.outputs(cases.input(()) + cases.input(()))
+        cases.outputs(ops.pad(cases.input((3, lanes)), (1, 2), (0, 3), 1.0))
+
+    def long(cases: Cases) -> None:
+        for size in around(1 << 15):
+            x = cases.input((size,))
+            cases.outputs(x * x + cases.input((size,)))
+
+    for dtype in (float32, float64, float16, bfloat16):
+        yield graph(f"elementwise_{dtype}", dtype, fill)
+    yield graph("elementwise_long", float32, long)
+
+
+def reduction(target: TargetDescription) -> Iterator[Graph]:
+    """Yield reductions of rows, columns and everything, at the edges of vectors and splits."""
+
+    def fill(cases: Cases) -> None:
+        lanes = target.lanes(cases.dtype)
+        for size in around(1, lanes, 4 * lanes):
+            x = cases.input((5, size))
+            cases.outputs(ops.sum(x, 1), ops.max(x, 1), ops.sum(x, 0))
+        x = cases.input((3, 5, 2 * lanes))
+        cases.outputs(ops.sum(x, (0, 2)), ops.sum(x, (1,)), ops.sum(x))
+        cases.outputs(x * ops.sum(x, (2,), True), ops.max(ops.relu(x), (0,)))
+
+    def long(cases: Cases) -> None:
+        for size in around(1 << 15):
+            cases.outputs(ops.sum(cases.input((size,)), 0))
+        cases.outputs(ops.sum(cases.input((1 << 14, 3)), 0))
+
+    for dtype in (float32, float64, float16, bfloat16):
+        yield graph(f"reduction_{dtype}", dtype, fill)
+    yield graph("reduction_long", float32, long)
+
+
+BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {
+    "contraction": contraction,
+    "convolution": convolution,
+    "pool": pool,
+    "pool_grad": pool_grad,
+    "gather": gather,
+    "scatter": scatter,
+    "concat": concat,
+    "relayout": relayout,
+    "elementwise": elementwise,
+    "reduction": reduction,
+}
+"""Anchor -> its boundary graphs."""
