@@ -106,7 +106,7 @@ def _block_edges(cases: Cases, target: TargetDescription) -> None:
     rows, vectors = register_tile(target)
     width, depth = vectors * target.lanes(float32), _pass_depth(target)
     wide = max(2 * width + 3, target.l1 // (4 * depth) + 3)
-    tiles = max(2, (target.l2 or target.l1) // 2 // (rows * depth * 4))
+    tiles = max(2, (target.l2 or target.l1) * 2 // 3 // (rows * depth * 4))
     for m in (17, *around(tiles * rows)):
         _product(cases, m, depth, wide)
     for k in (*around(depth), 2 * depth + 3):

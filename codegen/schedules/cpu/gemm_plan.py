@@ -123,8 +123,8 @@ def _depth_of_pass(made: Product, target: TargetDescription, row_bytes: int) -> 
 
 
 def _most_tiles(target: TargetDescription, made: Product, rows: int, depth: int) -> int:
-    """How many tiles of the left operand take half of the second-level cache."""
-    return max(2, (target.l2 or target.l1) // 2 // (rows * depth * made.dtype.itemsize))
+    """How many tiles of the left operand take two thirds of the second-level cache."""
+    return max(2, (target.l2 or target.l1) * 2 // 3 // (rows * depth * made.dtype.itemsize))
 
 
 def _most_panels(plan: GemmPlan) -> int:
@@ -193,15 +193,19 @@ def runs_across_depth(matrix: Matrix) -> bool:
 
 
 def _copies_left(made: Product, panels: int) -> bool:
-    """Whether to pack the left operand: always if micro-kernels can't read it, or if it is read
-    often enough to pay."""
+    """Whether to pack the left operand.
+
+    Rows that are contiguous along depth are read in place: packing them gains nothing that can be
+    measured. Columns are read in place if they are short, or not read often.
+    """
     left = made.left
     if left.view is None or left.value.dtype != made.dtype:
         return True
+    if runs_along_depth(left):
+        return False
     rows, depth = static(made.rows, _SYMBOLIC), static(made.depth, _DEPTH)
-    if panels >= _REUSE and rows * depth >= _LARGE:
-        return True
-    return not runs_along_depth(left) and not (depth <= _SHORT and runs_across_depth(left))
+    often = panels >= _REUSE and rows * depth >= _LARGE
+    return often or depth > _SHORT or not runs_across_depth(left)
 
 
 def packed_layout(right: Matrix, width: int) -> Layout:
