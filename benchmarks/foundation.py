@@ -8,6 +8,8 @@ peer time / frame time in the same round, so above 1 frame is ahead. Times are m
 PyTorch (extra `bench`) and numpy use as many threads as frame; what is missing is left out.
 """
 
+# ruff: noqa: E402 - the environment is set before numpy is loaded
+
 from __future__ import annotations
 
 import argparse
