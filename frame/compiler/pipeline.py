@@ -72,6 +72,10 @@ class Pipeline:
         """The names of the passes, in order, those that are repeated included."""
         return tuple(each.name for each in _flat(self.passes))
 
+    def each(self) -> Iterator[Pass]:
+        """Iterate over the passes, those that are repeated included."""
+        return _flat(self.passes)
+
     def text(self) -> str:
         """Return the list with every option, for cache keys."""
         return ", ".join(pass_text(each) for each in self.passes)

@@ -15,6 +15,10 @@ from frame.ir.plan import MemoryPlan
 
 API_VERSION = 1
 
+VOLATILE = "volatile:"
+"""How the `source_hash` of a backend begins that holds for this process alone, such as one with a
+rule of the user that can't be hashed: nothing that depends on it is then kept on disk."""
+
 
 @dataclass(frozen=True, slots=True)
 class Port:
@@ -194,7 +198,10 @@ class Backend(Protocol):
         """Return workspace sizes, overwritable operands and preferred layouts of a group."""
 
     def source_hash(self) -> str:
-        """Return a digest of the backend's code and compiler versions, for cache keys."""
+        """Return a digest of the backend's code and compiler versions, for cache keys.
+
+        One that begins with `VOLATILE` holds for this process alone.
+        """
 
     def allocator(self, device: Device) -> Allocator:
         """Return the allocator of a device."""

@@ -38,6 +38,7 @@ FAMILIES = (
 for _family in FAMILIES:
     importlib.import_module(f"frame.ops.{_family}")
 
+registry.seal_built_in()
 install_op_table(api.Table())
 _FUNCTIONS = api.functions()
 globals().update(_FUNCTIONS)

@@ -16,6 +16,7 @@ from frame.ops.record import OpDef
 _NAME = re.compile(r"^[a-z][a-z0-9_]{0,63}$")
 _RESERVED = frozenset({"input", "return", "update", "graph"})
 _records: dict[str, OpDef] = {}
+_built_in: dict[str, OpDef] = {}
 _forms: dict[str, Callable[..., Any]] = {}
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -53,6 +54,21 @@ def lookup(name: str) -> OpDef:
         near = difflib.get_close_matches(name, _records, 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise NotFoundError(f"there is no op named {name!r}{hint}") from None
+
+
+def seal_built_in() -> None:
+    """Note that every op registered so far is frame's own; `frame.ops` calls this once."""
+    _built_in.update(_records)
+
+
+def foreign_records() -> tuple[OpDef, ...]:
+    """Return the records that are not frame's own: registered or replaced by users, plug-ins."""
+    return tuple(r for name, r in _records.items() if _built_in.get(name) is not r)
+
+
+def is_built_in(name: str) -> bool:
+    """Tell whether frame has an op of this name of its own."""
+    return name in _built_in
 
 
 def records() -> Iterator[OpDef]:

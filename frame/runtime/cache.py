@@ -75,6 +75,11 @@ class Cache:
         self._warned = False
         self._lock = threading.Lock()
 
+    @property
+    def active(self) -> bool:
+        """Whether the cache keeps anything at all."""
+        return self.root is not None or self.remembered > 0
+
     def get(self, kind: str, key: str) -> bytes | None:
         """Return the payload of an entry, None when there is no sound one."""
         payload = self._memory.get((kind, key))
@@ -264,6 +269,12 @@ def _distrust(status: os.stat_result) -> str | None:
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "others may write to it; remove their permission (chmod go-w)"
     return None
+
+
+@cache
+def process_cache() -> Cache:
+    """Return the cache of what must not outlive this process."""
+    return Cache(None)
 
 
 def default_cache() -> Cache:

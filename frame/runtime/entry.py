@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from frame.core.dtypes import dtype
 from frame.core.errors import InvalidArgumentError
 from frame.core.tensors import Tensor
 from frame.hal.interfaces import KernelTime, Port, Signature
@@ -100,7 +101,22 @@ class Entry:
     @cached_property
     def _inspectable(self) -> Loaded:
         """Programs that can show their code: those from the cache are compiled once more."""
-        return fresh(self.declared) if self.loaded.hit else self.loaded
+        return self.loaded if self.loaded.inspectable else fresh(self.declared)
+
+    def current_derived(self) -> tuple[np.ndarray, ...]:
+        """Return the results of the load program for the weights as they are."""
+        return self._derived_arrays()
+
+    def adopt_derived(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take results that the same load program made earlier from the same weights.
+
+        Arrays of other types than the program has are left aside.
+        """
+        ports = [port for port in self._ports if port.role is Role.DERIVED]
+        if [(dtype(a.dtype), a.shape) for a in arrays] == [
+            (port.type.dtype, port.type.storage_shape) for port in ports
+        ]:
+            self._derived = (self.store.version, tuple(map(np.array, arrays)))
 
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[np.ndarray]:
         given = self._given(inputs, named)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from frame.runtime.backends import backend as find_backend
 from frame.runtime.entry import STATE, Counter, Entry
 from frame.runtime.parameters import ParameterStore
 from frame.runtime.specs import as_spec, check_sizes, with_sizes
-from frame.runtime.stages import Declared
+from frame.runtime.stages import Declared, Loaded, load
 from frame.runtime.tracing import trace
 
 if TYPE_CHECKING:
@@ -66,18 +67,17 @@ class CompiledModel:
         *,
         seed: int = 0,
         module: Module | None = None,
-        defaults: Mapping[str, float] | None = None,
+        state: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.name = name
         self.module = module
         self.counter = Counter(seed)
-        self.defaults = dict(defaults or {})
         self._declared = dict(declared)
         self._entries: dict[str, Entry] = {}
         self._lock = threading.RLock()
         self._mode = INFER
-        types = {n: as_spec(array) for n, array in values.items()}
-        self.store = ParameterStore(types, values)
+        arrays = {**values, **(state or {})}
+        self.store = ParameterStore({n: as_spec(a) for n, a in arrays.items()}, arrays)
         self.params = Parameters(self.store, tuple(values))
 
     def entry(self, name: str) -> Entry:
@@ -88,20 +88,42 @@ class CompiledModel:
         """
         with self._lock:
             if name not in self._entries:
-                if name not in self._declared:
-                    raise NotFoundError(
-                        f"{self.name} has no entry {name!r}, only {', '.join(self._declared)}; a "
-                        "training step needs loss= and optimizer= in frame.compile"
-                    )
                 self._entries[name] = self._compile(name)
             return self._entries[name]
 
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """The entries that are compiled."""
+        return MappingProxyType(self._entries)
+
+    def declaration(self, name: str) -> Declared:
+        """Return the declaration of an entry; raise NotFoundError for an unknown name."""
+        if name not in self._declared:
+            raise NotFoundError(
+                f"{self.name} has no entry {name!r}, only {', '.join(self._declared)}; a "
+                "training step needs loss= and optimizer= in frame.compile"
+            )
+        return self._declared[name]()
+
+    def adopt(self, name: str, declared: Declared, loaded: Loaded) -> Entry:
+        """Take programs that were loaded elsewhere, from a file, as an entry."""
+        with self._lock:
+            self._entries[name] = self._bound(declared, loaded)
+            return self._entries[name]
+
     def _compile(self, name: str) -> Entry:
-        entry = Entry(self._declared[name](), self.store, self.counter)
+        declared = self.declaration(name)
+        return self._bound(declared, load(declared))
+
+    def _bound(self, declared: Declared, loaded: Loaded) -> Entry:
+        """Return an entry on the model's store, which gets the state that is new to it."""
+        entry = Entry(declared, self.store, self.counter, loaded)
+        initial = {} if declared.transform is None else declared.transform.initial
         for port in entry.signature.inputs:
             if port.role in STATE and port.name not in self.store:
                 shape = tuple(int(size) for size in port.type.shape)  # type: ignore[arg-type]
-                self.store.add(port.name, port.type, np.zeros(shape, port.type.dtype.numpy))
+                filled = np.full(shape, initial.get(port.name, 0.0), port.type.dtype.numpy)
+                self.store.add(port.name, port.type, filled)
         return entry
 
     def __call__(self, *inputs: Any, out: Sequence[np.ndarray] | None = None, **named: Any) -> Any:
@@ -118,8 +140,7 @@ class CompiledModel:
 
         Args:
             inputs: the inputs of the model, then those of the loss (targets).
-            hyperparameters: run-time values such as `learning_rate`; those that are left out have
-                the optimizer's.
+            hyperparameters: run-time values: `learning_rate`.
 
         Returns:
             The loss, then the outputs of the model.
@@ -128,9 +149,7 @@ class CompiledModel:
             InvalidArgumentError: an input does not fit, or a label is out of range; then nothing
                 has changed.
         """
-        entry = self.entry(TRAIN_STEP)
-        named = {**self.defaults, **hyperparameters}
-        return tuple(entry.run(inputs, named))
+        return tuple(self.entry(TRAIN_STEP).run(inputs, hyperparameters))
 
     def train(self) -> CompiledModel:
         """Let calls run the model as in training (dropout drops, batch norm uses the batch)."""
@@ -188,7 +207,6 @@ class CompiledModel:
         from frame.runtime.profiler import make_profile
 
         chosen = self.entry(entry or self._mode)
-        named = {**self.defaults, **named} if chosen.hyperparameters else named
         times: Sequence[KernelTime] = chosen.profile(*inputs, **named)
         return make_profile(times, chosen.declared.graph)
 
@@ -197,6 +215,11 @@ class CompiledModel:
         from frame.runtime.summary import summary
 
         return summary(self)
+
+    def _repr_html_(self) -> str:
+        from frame.runtime.summary import summary_html
+
+        return summary_html(self)
 
     def __repr__(self) -> str:
         count = sum(array.size for array in map(self.store.array, self.params))

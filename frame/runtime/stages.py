@@ -13,23 +13,33 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from frame.compiler.pass_manager import Instrument
-from frame.compiler.pipeline import Passes, compile_graph, make_pipeline, simplify_graph
+from frame.compiler.pipeline import (
+    Passes,
+    Pipeline,
+    compile_graph,
+    make_pipeline,
+    simplify_graph,
+)
 from frame.core.devices import Device
-from frame.core.errors import UnimplementedError
+from frame.core.errors import InvalidArgumentError, UnimplementedError
+from frame.core.fingerprint import Fingerprint
 from frame.core.targets import TargetDescription
-from frame.hal.interfaces import Executable, Piece, Port, Signature
+from frame.hal.interfaces import VOLATILE, Executable, Piece, Port, Signature
 from frame.ir.graph import Graph, Node
 from frame.ir.hashing import structural_hash
 from frame.ir.printer import print_graph
 from frame.ops.binding import constraints
+from frame.ops.registry import foreign_records, is_built_in
 from frame.runtime import fallback, versions
 from frame.runtime.backends import backend
-from frame.runtime.cache import MANIFEST, Cache, default_cache
+from frame.runtime.cache import MANIFEST, Cache, default_cache, process_cache
 from frame.runtime.manifest import (
     Manifest,
     PiecePlan,
@@ -48,11 +58,17 @@ _LOG = logging.getLogger("frame.runtime")
 class Transform:
     """How the declared graph becomes the graph that is compiled (backward, update).
 
-    `text` says it all: it enters the key; `apply` must depend on nothing else.
+    `text` says it all: it enters the key; `apply` must depend on nothing else. `data` is the same
+    as plain data, for files, and None where code of the user takes part. `initial` gives the number
+    that fills a state before the first run. `held` are things that `text` names by identity alone:
+    nothing of it is then kept on disk.
     """
 
     text: str
     apply: Callable[[Graph], Graph]
+    data: Mapping[str, Any] | None = None
+    initial: Mapping[str, float] = field(default_factory=dict)
+    held: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,31 +109,85 @@ class Planned:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """Programs that can run. `hit` tells whether they came from the cache alone."""
+    """Programs that can run.
+
+    `hit` tells whether no pass was run for them; `inspectable` whether their executables were made
+    from pieces, so that they can show sources and profiles.
+    """
 
     manifest: Manifest
     run: Program
     load: Program | None
     hit: bool
+    inspectable: bool = True
 
 
-def key_of(declared: Declared) -> str:
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A level-1 key. `held` are things of the user that its text names by identity alone: such a
+    key is good for this process, and only while they live."""
+
+    text: str
+    held: tuple[Any, ...] = ()
+
+
+def key_of(declared: Declared) -> Key:
     """Return the level-1 key: the graph with its names, and everything that decides its code."""
     names = "\x1e".join(entry.name for entry in declared.graph.inputs)
     outputs = "\x1e".join(declared.graph.output_names)
+    pipeline, transform = make_pipeline(declared.passes), declared.transform
+    user = Fingerprint()
+    _add_foreign_ops(user, declared.graph)
+    _add_foreign_passes(user, pipeline)
+    owner = backend(declared.backend)
     parts = (
         structural_hash(declared.graph),
         names,
         outputs,
         declared.backend,
         declared.on.text(),
-        "" if declared.transform is None else declared.transform.text,
-        make_pipeline(declared.passes).text(),
+        "" if transform is None else transform.text,
+        pipeline.text(),
         repr(sorted(declared.options.items())),
         versions.compiler_hash(),
-        backend(declared.backend).source_hash(),
+        owner.source_hash(),
+        user.text(),
     )
-    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+    held = (*user.held, *(transform.held if transform else ()))
+    if owner.source_hash().startswith(VOLATILE):
+        held = (*held, owner)
+    return Key(hashlib.sha256("\x1f".join(parts).encode()).hexdigest(), held)
+
+
+def _add_foreign_ops(user: Fingerprint, graph: Graph) -> None:
+    """Add the ops that are not frame's own, if they can take part.
+
+    All of them, as one may decompose into another; none where the graph has only frame's own ops,
+    which never lead to one of them unless it takes the place of one of frame's.
+    """
+    records = foreign_records()
+    if not records:
+        return
+    used = ops_of(graph)
+    if any(record.name in used or is_built_in(record.name) for record in records):
+        for record in sorted(records, key=lambda record: record.name):
+            user.add(record)
+
+
+def _add_foreign_passes(user: Fingerprint, pipeline: Pipeline) -> None:
+    for pass_ in pipeline.each():
+        if not type(pass_).__module__.startswith("frame."):
+            user.add(type(pass_))
+
+
+def ops_of(graph: Graph) -> set[str]:
+    """Return the names of the ops of a graph and of its bodies."""
+    found, pending = set(), [graph]
+    while pending:
+        for node in pending.pop().nodes:
+            found.add(node.op)
+            pending.extend(body for _, body in node.bodies)
+    return found
 
 
 def plan(declared: Declared) -> Planned:
@@ -233,6 +303,11 @@ def artifact_key(piece: Piece, device: Device, declared: Declared) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
 
 
+# Programs in use, by cache and key: models of one structure share their machine code.
+_in_use: weakref.WeakValueDictionary[tuple[int, str], Loaded] = weakref.WeakValueDictionary()
+_in_use_lock = threading.Lock()
+
+
 def load(declared: Declared, cache: Cache | None = None) -> Loaded:
     """Return the programs of a declaration, from the cache where it has them.
 
@@ -240,23 +315,49 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
         UnimplementedError: an op that neither a backend nor a reference can run.
     """
     cache = cache or default_cache()
+    if not cache.active:
+        return compile_plan(plan(declared), declared, cache)
     key = key_of(declared)
-    found = _from_cache(key, cache)
+    if key.held:
+        # Nothing that is named by identity may reach the disk, where it would outlive the thing.
+        cache = process_cache()
+    found = _in_use.get((id(cache), key.text))
     if found is not None:
-        _LOG.debug("cache hit %s for %s", key[:12], declared.graph.name)
-        for refusal in found.manifest.refused:
-            _LOG.debug("%s was refused by %s: %s", refusal.op, refusal.backend, refusal.reason)
-        return found
-    loaded = compile_plan(plan(declared), declared, cache)
-    cache.put(MANIFEST, key, loaded.manifest.to_bytes())
-    return loaded
+        found = replace(found, hit=True)
+    else:
+        found = _from_cache(key.text, cache) or _compiled(key, declared, cache)
+    with _in_use_lock:
+        _in_use[id(cache), key.text] = found
+    return found
+
+
+_held: list[Any] = []  # what keys of this process name by identity must not be freed
+
+
+def _compiled(key: Key, declared: Declared, cache: Cache) -> Loaded:
+    made = compile_plan(plan(declared), declared, cache)
+    cache.put(MANIFEST, key.text, made.manifest.to_bytes())
+    _held.extend(key.held)
+    return made
+
+
+def load_program_key(manifest: Manifest) -> str:
+    """Return what the results of a load program depend on beside the weights: its code."""
+    if manifest.load is None:
+        return ""
+    parts = [piece.key for piece in manifest.load.pieces]
+    return hashlib.sha256(repr((parts, manifest.load.steps)).encode()).hexdigest()
 
 
 def _from_cache(key: str, cache: Cache) -> Loaded | None:
     data = cache.get(MANIFEST, key)
     if data is None:
         return None
-    manifest = Manifest.from_bytes(data)
+    try:
+        manifest = Manifest.from_bytes(data)
+    except InvalidArgumentError as error:
+        _LOG.debug("the manifest %s is of no use: %s", key[:12], error)
+        return None
     run = build_program(manifest.run, cache.artifacts())
     if run is None:
         return None
@@ -265,7 +366,10 @@ def _from_cache(key: str, cache: Cache) -> Loaded | None:
         load_program = build_program(manifest.load, cache.artifacts())
         if load_program is None:
             return None
-    return Loaded(manifest, run, load_program, True)
+    _LOG.debug("cache hit %s", key[:12])
+    for refusal in manifest.refused:
+        _LOG.debug("%s was refused by %s: %s", refusal.op, refusal.backend, refusal.reason)
+    return Loaded(manifest, run, load_program, True, False)
 
 
 def compile_plan(planned: Planned, declared: Declared, cache: Cache) -> Loaded:

@@ -77,11 +77,16 @@ def trace_structure(
         ]
         leaves, structure = flatten(function(*values))
         for leaf in leaves:
-            builder.output(_as_value(leaf))
+            builder.output(as_value(leaf))
         return builder.finish(), structure
 
 
-def _as_value(leaf: Any) -> Value:
+def as_value(leaf: Any) -> Value:
+    """Return a leaf of the result of a traced function as a value; scalars become constants.
+
+    Raises:
+        InvalidArgumentError: it is neither.
+    """
     if isinstance(leaf, Value):
         return leaf
     try:

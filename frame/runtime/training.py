@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
 
-from frame.compiler.optimizers import Optimizer, build_training_graph
+from frame.compiler.optimizers import (
+    SGD,
+    Adam,
+    AdamW,
+    Optimizer,
+    build_training_graph,
+    training_states,
+)
 from frame.core.errors import InvalidArgumentError
+from frame.core.fingerprint import Fingerprint
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Graph, Role, TensorType
 from frame.nn.module import BuildContext, Module
 from frame.nn.parameters import add_parameter_inputs
 from frame.runtime.stages import Transform
+
+OPTIMIZERS: Mapping[str, type[Optimizer]] = MappingProxyType(
+    {cls.name: cls for cls in (SGD, Adam, AdamW)}
+)
+"""The optimizers that a file may name: a closed table, so that a file can never name code."""
 
 
 def declare_training(
@@ -33,7 +49,6 @@ def declare_training(
             f"a loss can't have parameters, {loss.kind} has {len(loss.parameters())}: make it a "
             "part of the model"
         )
-    trainable = {spec.name for spec in model.parameters() if spec.trainable}
     with GraphBuilder(f"{model.name or model.kind}_train") as builder, BuildContext("train"):
         values = [builder.input(type_, Role.INPUT, name) for name, type_ in inputs.items()]
         wanted = [
@@ -47,6 +62,46 @@ def declare_training(
         for position, output in enumerate(outputs):
             builder.output(output, "output" if len(outputs) == 1 else f"output{position}")
     graph = builder.finish()
-    text = f"train loss=0 wrt={sorted(trainable)} optimizer={optimizer!r}"
-    names = tuple(sorted(trainable))
-    return graph, Transform(text, lambda g: build_training_graph(g, optimizer, wrt=names))
+    trained = tuple(sorted(spec.name for spec in model.parameters() if spec.trainable))
+    return graph, training_transform(graph, optimizer, trained)
+
+
+def training_transform(graph: Graph, optimizer: Optimizer, wrt: Sequence[str]) -> Transform:
+    """Return the transform that adds backward and update to a forward graph with its loss first."""
+    names = tuple(wrt)
+    known = OPTIMIZERS.get(optimizer.name) is type(optimizer)
+    data = {"optimizer": optimizer.name, "options": asdict(optimizer), "wrt": list(names)}
+    code = Fingerprint()
+    if not known:
+        code.add(type(optimizer))
+    return Transform(
+        f"train loss=0 wrt={list(names)} optimizer={optimizer.text()} {code.text()}",
+        lambda forward: build_training_graph(forward, optimizer, wrt=names),
+        data if known else None,
+        {spec.name: spec.init for spec in training_states(graph, optimizer, names)},
+        () if code.exact else (type(optimizer),),
+    )
+
+
+def transform_from_data(graph: Graph, data: Mapping[str, Any]) -> Transform:
+    """Return the transform that `Transform.data` describes.
+
+    Raises:
+        InvalidArgumentError: the data names an unknown optimizer, option or input.
+    """
+    try:
+        cls = OPTIMIZERS[data["optimizer"]]
+        optimizer = cls(**{str(name): _option(value) for name, value in data["options"].items()})
+        wrt = [str(name) for name in data["wrt"]]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgumentError(f"unknown training step in the file: {error}") from error
+    known = {entry.name for entry in graph.inputs}
+    if unknown := [name for name in wrt if name not in known]:
+        raise InvalidArgumentError(f"the training step updates {unknown[0]!r}, which is no input")
+    return training_transform(graph, optimizer, wrt)
+
+
+def _option(value: Any) -> float | bool:
+    if not isinstance(value, (int, float)):
+        raise InvalidArgumentError(f"expected a number as an option, received {value!r:.60}")
+    return value

@@ -1,0 +1,176 @@
+"""Where the time of a run goes: one row a kernel launch, as text, HTML or plain data."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from frame.hal.interfaces import KernelTime
+from frame.ir.graph import Graph
+
+_NAMED = 3  # how many modules of one launch are named
+_HEADS = ("kernel", "module", "time", "share", "GFLOP/s", "GB/s")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """One launch: its kernel, the module path that it stems from, seconds, and its work.
+
+    `gflops` and `gigabytes` are rates per second; NaN where the clock saw no time.
+    """
+
+    kernel: str
+    module: str
+    seconds: float
+    share: float
+    flops: int
+    bytes: int
+
+    @property
+    def gflops(self) -> float:
+        """Billions of floating-point operations a second."""
+        return self.flops / self.seconds * 1e-9 if self.seconds else math.nan
+
+    @property
+    def gigabytes(self) -> float:
+        """Billions of bytes a second, read and written."""
+        return self.bytes / self.seconds * 1e-9 if self.seconds else math.nan
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        rates = (_rate(self.flops, self.gflops), _rate(self.bytes, self.gigabytes))
+        return (self.kernel, self.module, time_text(self.seconds), f"{self.share:.1%}", *rates)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The launches of one run in order. `print(profile)` shows a table, notebooks an HTML one."""
+
+    name: str
+    rows: tuple[ProfileRow, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The time of all launches together."""
+        return sum(row.seconds for row in self.rows)
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of all launches."""
+        return sum(row.flops for row in self.rows)
+
+    def __iter__(self) -> Iterator[ProfileRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def by_module(self) -> dict[str, float]:
+        """Return the seconds of each module path, the largest first."""
+        total: dict[str, float] = {}
+        for row in self.rows:
+            total[row.module] = total.get(row.module, 0.0) + row.seconds
+        return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the profile as plain data; rates that are not known are None."""
+        rows = [
+            {**asdict(row), "gflops": _known(row.gflops), "gigabytes": _known(row.gigabytes)}
+            for row in self.rows
+        ]
+        return {"name": self.name, "seconds": self.seconds, "rows": rows}
+
+    def to_json(self) -> str:
+        """Return the profile as a JSON text."""
+        return json.dumps(self.to_data())
+
+    def __str__(self) -> str:
+        rows = [row.cells() for row in self.rows]
+        widths = [max(len(row[i]) for row in (_HEADS, *rows)) for i in range(len(_HEADS))]
+        lines = ["  ".join(_aligned(row, widths)).rstrip() for row in (_HEADS, *rows)]
+        return "\n".join([*lines, self._total()])
+
+    def _total(self) -> str:
+        rate = f", {self.flops / self.seconds * 1e-9:.1f} GFLOP/s" if self.seconds else ""
+        return f"{self.name}: {len(self.rows)} launches, {time_text(self.seconds)}{rate}"
+
+    def _repr_html_(self) -> str:
+        heads = "".join(_cell("th", i, head) for i, head in enumerate(_HEADS))
+        body = "".join(_html_row(row) for row in self.rows)
+        return (
+            f'<table><caption style="text-align:left"><b>{html.escape(self._total())}</b></caption>'
+            f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+def make_profile(times: Sequence[KernelTime], graph: Graph) -> Profile:
+    """Return the profile of a run from its launch times and the declared graph.
+
+    A launch that a few modules share names them; for more it shows the path they have in common.
+    """
+    total = sum(time.seconds for time in times) or 1.0
+    rows = (
+        ProfileRow(
+            time.kernel,
+            _module_of(time.origins, graph),
+            time.seconds,
+            time.seconds / total,
+            time.flops,
+            time.bytes,
+        )
+        for time in times
+    )
+    return Profile(graph.name, tuple(rows))
+
+
+def _module_of(origins: Sequence[int], graph: Graph) -> str:
+    known = [graph.locations[o].module for o in origins if 0 <= o < len(graph.locations)]
+    paths = [path for path in dict.fromkeys(known) if path]
+    if len(paths) <= _NAMED:
+        return ", ".join(paths)
+    common = []
+    for parts in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join([*common, "..."])
+
+
+def time_text(seconds: float) -> str:
+    """Return a time with three digits and a unit: `12.3 us`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def _rate(work: int, rate: float) -> str:
+    return f"{rate:.1f}" if work and math.isfinite(rate) else "-"
+
+
+def _known(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """The two names stand at the left of their columns, the numbers at the right."""
+    return [
+        cell.ljust(width) if i < 2 else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+
+
+def _cell(tag: str, column: int, text: str, style: str = "") -> str:
+    side = "left" if column < 2 else "right"
+    return f'<{tag} style="text-align:{side};{style}">{html.escape(text)}</{tag}>'
+
+
+def _html_row(row: ProfileRow) -> str:
+    end = f"{row.share:.1%}"
+    bar = f"background:linear-gradient(to right,#4c78a844 {end},transparent {end})"
+    cells = (_cell("td", i, text, bar if i == 3 else "") for i, text in enumerate(row.cells()))
+    return f"<tr>{''.join(cells)}</tr>"

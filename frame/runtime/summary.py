@@ -1,0 +1,79 @@
+"""What a compiled model is, as a table: modules, parameters, inputs, outputs, entries."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from frame.core.shapes import shape_text
+from frame.ir.graph import Role
+
+if TYPE_CHECKING:
+    from frame.runtime.model import CompiledModel
+
+Row = tuple[str, str, str, int]
+_HEADS = ("path", "module", "own parameters", "elements")
+
+
+def summary(model: CompiledModel) -> str:
+    """Return the table of a model as text, with its totals and signature."""
+    rows = [(path, what, own, f"{n:,}" if n else "") for path, what, own, n in _rows(model)]
+    table = [_HEADS, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(_HEADS))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i == 3 else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    rule = "-" * max(map(len, lines))
+    return "\n".join([lines[0], rule, *lines[1:], rule, *_facts(model)])
+
+
+def summary_html(model: CompiledModel) -> str:
+    """Return the table of a model as HTML; every text of the user is escaped."""
+    heads = "".join(_cell("th", i, head) for i, head in enumerate(_HEADS))
+    body = "".join(
+        "<tr>"
+        + "".join(_cell("td", i, c) for i, c in enumerate((*row[:3], f"{row[3]:,}" * bool(row[3]))))
+        + "</tr>"
+        for row in _rows(model)
+    )
+    facts = "<br>".join(map(html.escape, _facts(model)))
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table><div>{facts}</div>"
+
+
+def _rows(model: CompiledModel) -> Sequence[Row]:
+    """One row a module; one row a parameter where the modules are not known (a loaded file)."""
+    if model.module is not None:
+        return model.module.summary_rows()
+    types = ((name, model.store.type_of(name)) for name in model.params)
+    return [
+        (name, str(type_.dtype), shape_text(type_.shape), model.store.array(name).size)
+        for name, type_ in types
+    ]
+
+
+def _facts(model: CompiledModel) -> list[str]:
+    arrays = [model.store.array(name) for name in model.params]
+    count, size = sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
+    lines = [f"{model.name}: {count:,} parameters, {_bytes_text(size)}"]
+    signature = model.entry(model.mode).signature
+    inputs = [port for port in signature.inputs if port.role is Role.INPUT]
+    for title, ports in (("inputs", inputs), ("outputs", signature.outputs)):
+        lines.append(f"{title}: " + (", ".join(f"{p.name}: {p.type}" for p in ports) or "none"))
+    return lines
+
+
+def _bytes_text(size: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _cell(tag: str, column: int, text: str) -> str:
+    side = "right" if column == 3 else "left"
+    return f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>'
