@@ -14,6 +14,7 @@ from frame.cli.output import colour_wanted
 
 # name -> (module, one line of help); the order is that of the help page
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("frame.cli.commands.demo", "Train on handwritten digits, and start from the cache."),
     "compile": ("frame.cli.commands.compile", "Compile a model to machine code."),
     "run": ("frame.cli.commands.run", "Run a .frame file on arrays from files."),
     "inspect": ("frame.cli.commands.inspect", "Show what a model is and what it compiles to."),

@@ -83,8 +83,9 @@ class Entry:
         if not self._updates:
             return list(self.loaded.run.run(self._arrays(inputs, named or {}), out))
         with self.store.lock:
-            results = self.loaded.run.run(self._arrays(inputs, named or {}), out)
-            self.store.touched()
+            arrays = self._arrays(inputs, named or {})
+            self.store.touched()  # before the run, so that an interrupt after it finds it noted
+            results = self.loaded.run.run(arrays, out)
             if self._random:
                 self.counter.advance()
             return list(results)

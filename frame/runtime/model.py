@@ -29,7 +29,7 @@ from frame.runtime.tracing import trace
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
 
-INFER, TRAIN, TRAIN_STEP = "infer", "train", "train_step"
+INFER, TRAIN, TRAIN_STEP, EVALUATE = "infer", "train", "train_step", "evaluate"
 
 
 class Parameters(Mapping[str, np.ndarray]):
@@ -343,6 +343,7 @@ class _Declarations:
         }
         if self.optimizer is not None:
             made[TRAIN_STEP] = self._train_step
+            made[EVALUATE] = self._evaluate
         return made
 
     def initial_values(self, seed: int) -> dict[str, np.ndarray]:
@@ -366,6 +367,13 @@ class _Declarations:
         targets = [with_sizes(spec, self.sizes) for spec in self.targets]
         graph, transform = declare_training(self.model, self.loss, inputs, targets, self.optimizer)
         return self.settings.declare(graph, transform)
+
+    def _evaluate(self) -> Declared:
+        """The loss beside the outputs, both as in inference."""
+        from frame.runtime.training import graph_with_loss
+
+        graph = graph_with_loss(self.model, self.loss, self.inputs, self.targets, "infer")
+        return self.settings.declare(graph)
 
 
 def _named_specs(inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, TensorType]:

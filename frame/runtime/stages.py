@@ -37,7 +37,7 @@ from frame.ir.hashing import structural_hash
 from frame.ir.printer import print_graph
 from frame.ops.binding import constraints
 from frame.ops.registry import foreign_records, is_built_in
-from frame.runtime import fallback, versions
+from frame.runtime import fallback, statistics, versions
 from frame.runtime.backends import backend
 from frame.runtime.cache import MANIFEST, Cache, default_cache, process_cache
 from frame.runtime.manifest import (
@@ -197,7 +197,7 @@ def plan(declared: Declared) -> Planned:
         graph = declared.transform.apply(graph)
     owner, target = backend(declared.backend), declared.on
     capabilities = owner.capabilities(target)
-    simple = simplify_graph(graph, target, capabilities, declared.passes, declared.instruments)
+    simple = simplify_graph(graph, target, capabilities, declared.passes, _watchers(declared))
     refused = owner.refused(simple, target)
     if not refused:
         try:
@@ -209,6 +209,10 @@ def plan(declared: Declared) -> Planned:
     return _plan_pieces(declared, simple, refused)
 
 
+def _watchers(declared: Declared) -> tuple[Instrument, ...]:
+    return (*declared.instruments, statistics.PassCounter())
+
+
 def _plan_whole(declared: Declared, graph: Graph) -> Planned:
     owner, target = backend(declared.backend), declared.on
     compiled = compile_graph(
@@ -217,7 +221,7 @@ def _plan_whole(declared: Declared, graph: Graph) -> Planned:
         owner.capabilities(target),
         owner.group_info,
         declared.passes,
-        declared.instruments,
+        _watchers(declared),
         declared.graph,
     )
     device = Device(declared.backend, 0)
@@ -247,7 +251,12 @@ def _plan_pieces(declared: Declared, graph: Graph, refused: Mapping[Node, str]) 
         owner = backend(part.device.backend)
         target = declared.on if part.device.backend == declared.backend else owner.target()
         compiled = compile_graph(
-            part.graph, target, owner.capabilities(target), owner.group_info, ("without split",)
+            part.graph,
+            target,
+            owner.capabilities(target),
+            owner.group_info,
+            ("without split",),
+            _watchers(declared),
         )
         pieces.append(compiled.run)
         key = artifact_key(compiled.run, part.device, declared)
@@ -367,6 +376,8 @@ def _from_cache(key: str, cache: Cache) -> Loaded | None:
         if load_program is None:
             return None
     _LOG.debug("cache hit %s", key[:12])
+    pieces = len(manifest.run.pieces) + (len(manifest.load.pieces) if manifest.load else 0)
+    statistics.count(manifests=1, artifacts=pieces)
     for refusal in manifest.refused:
         _LOG.debug("%s was refused by %s: %s", refusal.op, refusal.backend, refusal.reason)
     return Loaded(manifest, run, load_program, True, False)
@@ -395,6 +406,7 @@ def _compile_piece(piece: Piece, row: PiecePlan, declared: Declared, cache: Cach
     owner, store = backend(row.device.backend), cache.artifacts()
     target = declared.on if row.device.backend == declared.backend else owner.target()
     executable = owner.compile(piece, target, declared.options, store)
+    statistics.count(compiled=1)
     store.put(row.key, executable.serialize())
     return executable
 

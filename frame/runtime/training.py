@@ -38,18 +38,37 @@ def declare_training(
 ) -> tuple[Graph, Transform]:
     """Return the forward graph with its loss, and the transform that adds backward and update.
 
+    Raises:
+        InvalidArgumentError: as `graph_with_loss`.
+    """
+    graph = graph_with_loss(model, loss, inputs, targets, "train")
+    trained = tuple(sorted(spec.name for spec in model.parameters() if spec.trainable))
+    return graph, training_transform(graph, optimizer, trained)
+
+
+def graph_with_loss(
+    model: Module,
+    loss: Module,
+    inputs: Mapping[str, TensorType],
+    targets: Sequence[TensorType],
+    mode: str,
+) -> Graph:
+    """Return the forward graph in a mode (`train` or `infer`) with its loss.
+
     The inputs of the graph are those of the model, the targets, then the parameters; its outputs
     the loss, then those of the model.
 
     Raises:
-        InvalidArgumentError: the loss has parameters, or does not take these targets.
+        InvalidArgumentError: the loss has parameters, does not take these targets, or is not one
+            number.
     """
     if loss.parameters():
         raise InvalidArgumentError(
             f"a loss can't have parameters, {loss.kind} has {len(loss.parameters())}: make it a "
             "part of the model"
         )
-    with GraphBuilder(f"{model.name or model.kind}_train") as builder, BuildContext("train"):
+    name = f"{model.name or model.kind}_{'train' if mode == 'train' else 'evaluate'}"
+    with GraphBuilder(name) as builder, BuildContext(mode):
         values = [builder.input(type_, Role.INPUT, name) for name, type_ in inputs.items()]
         wanted = [
             builder.input(type_, Role.INPUT, "target" if len(targets) == 1 else f"target{k}")
@@ -58,12 +77,15 @@ def declare_training(
         parameters = add_parameter_inputs(builder, model.parameters())
         outputs = model.build(values, parameters)
         (value,) = loss.build([*outputs, *wanted], ())
+        if value.shape != ():
+            raise InvalidArgumentError(
+                f"expected a loss of one number, {loss.kind} gives {value.type}: reduce it, for "
+                "example with reduction='mean'"
+            )
         builder.output(value, "loss")
         for position, output in enumerate(outputs):
             builder.output(output, "output" if len(outputs) == 1 else f"output{position}")
-    graph = builder.finish()
-    trained = tuple(sorted(spec.name for spec in model.parameters() if spec.trainable))
-    return graph, training_transform(graph, optimizer, trained)
+    return builder.finish()
 
 
 def training_transform(graph: Graph, optimizer: Optimizer, wrt: Sequence[str]) -> Transform:

@@ -1,8 +1,10 @@
-"""Training: `fit`, metrics, learning-rate schedules and early stopping."""
+"""Training: `fit`, `evaluate`, metrics, learning-rate schedules and early stopping."""
 
 from frame.compiler.optimizers import SGD, Adam, AdamW
-from frame.train.fit import EarlyStop, EpochRecord, History, evaluate, fit
+from frame.train.evaluate import evaluate
+from frame.train.fit import fit
 from frame.train.metrics import METRICS, accuracy
+from frame.train.records import EarlyStop, EpochRecord, History
 from frame.train.schedules import constant, cosine
 
 __all__ = [

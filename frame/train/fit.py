@@ -4,78 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from frame.core.errors import InvalidArgumentError
-from frame.runtime.model import CompiledModel
-from frame.train.metrics import metric
-from frame.train.schedules import Schedule, constant
+from frame.runtime.model import TRAIN_STEP, CompiledModel
+from frame.train.evaluate import Batch, Means, Shape, means_over, one_or_all, sample_count
+from frame.train.metrics import Metric, named_metrics
+from frame.train.progress import Advance, progress_bar
+from frame.train.records import EarlyStop, EpochRecord, History, Watch
+from frame.train.schedules import Schedule, checked_rate, constant
 
 
 class Batches(Protocol):
     """What `fit` needs of a loader: batches (inputs..., targets...), and how many there are."""
 
-    def __iter__(self) -> Iterator[Sequence[np.ndarray]]:
+    def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch."""
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRecord:
-    """One epoch: mean training loss and metrics, validation metrics, seconds and steps."""
-
-    epoch: int
-    loss: float
-    metrics: Mapping[str, float]
-    validation: Mapping[str, float]
-    seconds: float
-    steps: int
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """What a call of `fit` did. `stopped` says why it ended before its last epoch."""
-
-    epochs: tuple[EpochRecord, ...]
-    stopped: str = ""
-
-    @property
-    def steps(self) -> int:
-        """The number of steps."""
-        return sum(record.steps for record in self.epochs)
-
-    @property
-    def seconds(self) -> float:
-        """The time of all epochs, validation excluded."""
-        return sum(record.seconds for record in self.epochs)
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyStop:
-    """Stop when `value` has not improved by `least` for `patience` epochs.
-
-    `value` is `loss`, a metric, or `val_` and a metric. Losses and errors should fall, the rest
-    should rise.
-    """
-
-    value: str = "loss"
-    patience: int = 5
-    least: float = 0.0
-
-    def improved(self, new: float, best: float | None) -> bool:
-        """Whether a value is better than the best one so far."""
-        if best is None:
-            return True
-        falls = self.value.endswith(("loss", "error"))
-        return best - new > self.least if falls else new - best > self.least
 
 
 def fit(
@@ -84,35 +34,64 @@ def fit(
     *,
     epochs: int,
     learning_rate: float | Schedule,
-    validation: Iterable[Sequence[np.ndarray]] | None = None,
-    metrics: Sequence[str] = (),
+    validation: Iterable[Batch] | None = None,
+    metrics: Sequence[str | Metric] = (),
     early_stop: EarlyStop | None = None,
     progress: bool | None = None,
     on_epoch: Callable[[EpochRecord], Any] | None = None,
 ) -> History:
     """Train a model that was compiled with `loss=` and `optimizer=`.
 
+    Each batch is one call of the compiled training step. With the same seeds, data and batch order
+    the weights are the same bit for bit, whatever the number of threads. An interrupt (Ctrl-C)
+    leaves between two steps: the model has the weights of the last whole step and can be used,
+    saved or trained on.
+
     Args:
         model: the compiled model.
-        loader: batches (inputs..., targets...) of each epoch.
+        loader: the batches (inputs..., targets...) of each epoch, such as a `frame.data.DataLoader`
+            or a list. Batches of other sizes than the rest, such as a short last one, need symbols
+            in the specs (or `drop_last=True`).
         epochs: how many epochs to run.
         learning_rate: a number, or a schedule of (step, total steps).
-        validation: batches for the metrics after each epoch.
-        metrics: names from `frame.train.METRICS`.
+        validation: batches for the loss and the metrics after each epoch; iterated once an epoch.
+        metrics: names from `frame.train.METRICS`, or functions of (outputs, targets) that return a
+            sum over the samples of a batch.
         early_stop: when to stop before the last epoch.
         progress: whether to show a progress bar; by default on a terminal only.
         on_epoch: called with the record of each epoch.
 
     Raises:
-        InvalidArgumentError: a number is out of range, the data does not fit the model, or the
-            loss is not finite (the step that found it has been done).
+        InvalidArgumentError: a number is out of range, a batch does not fit the model or holds a
+            label out of range (that step then changed nothing), the schedule gives a rate that is
+            not a number, or the loss is not finite (that step has been done).
+        NotFoundError: a metric is unknown, or the model has no training step.
     """
-    if epochs < 1:
-        raise InvalidArgumentError(f"epochs must be at least 1, received {epochs}")
+    total = _checked_count("epochs", epochs) * _batch_count(loader)
     schedule = learning_rate if callable(learning_rate) else constant(learning_rate)
-    run = _Fit(model, loader, epochs, schedule, tuple(metrics), validation)
-    with _progress_bar(progress, epochs * len(loader)) as bar:
-        return run.all_epochs(early_stop, on_epoch, bar)
+    run = _Fit(model, loader, schedule, total, named_metrics(metrics), validation)
+    watch = None if early_stop is None else Watch(early_stop)
+    with progress_bar(progress, total) as bar:
+        return run.all_epochs(epochs, watch, on_epoch, bar)
+
+
+def _checked_count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise InvalidArgumentError(f"{name} must be an integer of at least 1, received {value!r}")
+    return int(value)
+
+
+def _batch_count(loader: Any) -> int:
+    try:
+        count = len(loader)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"expected a loader with a length, such as frame.data.DataLoader or a list of batches, "
+            f"received a {type(loader).__name__}; make a list of it"
+        ) from None
+    if count == 0:
+        raise InvalidArgumentError("expected at least one batch to train on, received none")
+    return count
 
 
 class _Fit:
@@ -122,121 +101,85 @@ class _Fit:
         self,
         model: CompiledModel,
         loader: Batches,
-        epochs: int,
         schedule: Schedule,
-        metrics: tuple[str, ...],
-        validation: Iterable[Sequence[np.ndarray]] | None,
+        total: int,
+        metrics: dict[str, Metric],
+        validation: Iterable[Batch] | None,
     ) -> None:
-        self.model, self.loader, self.epochs = model, loader, epochs
-        self.schedule, self.metrics, self.validation = schedule, metrics, validation
-        self.total = epochs * len(loader)
+        self.model, self.loader, self.schedule, self.total = model, loader, schedule, total
+        self.metrics, self.validation = metrics, validation
         self.step = 0
+        self.rate = 0.0
+        self.shape = Shape(model)
+        entry = model.entry(TRAIN_STEP)
+        self.targets = len(entry.inputs) - len(self.shape.inputs)
 
     def all_epochs(
         self,
-        early_stop: EarlyStop | None,
+        epochs: int,
+        watch: Watch | None,
         on_epoch: Callable[[EpochRecord], Any] | None,
-        bar: Callable[[str], None],
+        bar: Advance,
     ) -> History:
         """Run the epochs."""
         records: list[EpochRecord] = []
-        best, waited = None, 0
-        for epoch in range(self.epochs):
-            records.append(self.epoch(epoch, bar))
+        stopped = ""
+        for epoch in range(epochs):
+            record = self.epoch(epoch, f"epoch {epoch + 1}/{epochs}", bar)
+            records.append(record)
             if on_epoch is not None:
-                on_epoch(records[-1])
-            if early_stop is None:
-                continue
-            value = _value_of(records[-1], early_stop.value)
-            better = early_stop.improved(value, best)
-            best, waited = (value, 0) if better else (best, waited + 1)
-            if waited >= early_stop.patience:
-                reason = f"{early_stop.value} has not improved for {waited} epochs"
-                return History(tuple(records), reason)
-        return History(tuple(records))
+                on_epoch(record)
+            stopped = "" if watch is None else self._watched(watch, record)
+            if stopped:
+                break
+        if watch is not None and watch.parameters:
+            self.model.load_params(watch.parameters)
+        return History(tuple(records), stopped, None if watch is None else watch.epoch)
 
-    def epoch(self, epoch: int, bar: Callable[[str], None]) -> EpochRecord:
+    def _watched(self, watch: Watch, record: EpochRecord) -> str:
+        """Look whether an epoch is the best one; return why to stop, or an empty text."""
+        if watch.better(record) and watch.rule.restore:
+            watch.parameters = dict(self.model.params)
+        return watch.reason(record)
+
+    def epoch(self, epoch: int, title: str, bar: Advance) -> EpochRecord:
         """Run one epoch and validate."""
-        start, steps = time.perf_counter(), self.step
-        loss_sum, samples = 0.0, 0
-        sums = dict.fromkeys(self.metrics, 0.0)
+        start, first = time.perf_counter(), self.step
+        means = Means(self.metrics)
         for batch in self.loader:
-            loss, outputs, target = self._train(batch)
-            count = len(batch[0])
-            loss_sum += loss * count
-            samples += count
-            for name in self.metrics:
-                sums[name] += metric(name)(outputs, target)
-            bar(f"epoch {epoch + 1}/{self.epochs}  loss {loss:.4f}")
+            loss = self._train(batch, means)
+            bar(f"{title}  loss {loss:.4f}")
         seconds = time.perf_counter() - start
-        found = (
-            {} if self.validation is None else evaluate(self.model, self.validation, self.metrics)
+        found = {}
+        if self.validation is not None:
+            checked = means_over(self.model, self.validation, self.metrics, with_loss=True)
+            found = {"loss": checked.loss, **checked.values()}
+        return EpochRecord(
+            epoch,
+            means.loss,
+            means.values(),
+            found,
+            seconds,
+            self.step - first,
+            means.samples,
+            self.rate,
         )
-        means = {name: total / max(samples, 1) for name, total in sums.items()}
-        mean_loss = loss_sum / max(samples, 1)
-        return EpochRecord(epoch, mean_loss, means, found, seconds, self.step - steps, samples)
 
-    def _train(self, batch: Sequence[np.ndarray]) -> tuple[float, np.ndarray, np.ndarray]:
-        rate = np.float32(self.schedule(self.step, self.total))
-        loss, outputs, *_ = self.model.train_step(*batch, learning_rate=rate)
+    def _train(self, batch: Batch, means: Means) -> float:
+        _, target = self.shape.divide(batch, self.targets)
+        self.rate = checked_rate(self.schedule, self.step, self.total)
+        loss, *outputs = self.model.train_step(*batch, learning_rate=np.float32(self.rate))
         self.step += 1
+        value = self._checked_loss(loss)
+        means.add(sample_count(batch), value, one_or_all(outputs), target)
+        return value
+
+    def _checked_loss(self, loss: Any) -> float:
         value = float(loss)
         if not math.isfinite(value):
             raise InvalidArgumentError(
-                f"the loss is {value} at step {self.step}: lower the learning rate, or look for "
-                "NaN and infinities in the data"
+                f"the loss is {value} at step {self.step} of {self.total} (learning rate "
+                f"{self.rate:.3g}): lower the learning rate, or look for NaN and infinities in the "
+                "data; the weights are those after this step"
             )
-        return value, outputs, batch[-1]
-
-
-def evaluate(
-    model: CompiledModel, batches: Iterable[Sequence[np.ndarray]], metrics: Sequence[str]
-) -> dict[str, float]:
-    """Return the mean of each metric over the samples of batches (inputs..., target)."""
-    sums = dict.fromkeys(metrics, 0.0)
-    samples = 0
-    entry = model.entry("infer")
-    for *inputs, target in batches:
-        outputs = entry(*inputs)
-        samples += len(target)
-        for name in metrics:
-            sums[name] += metric(name)(outputs, target)
-    return {name: total / max(samples, 1) for name, total in sums.items()}
-
-
-def _value_of(record: EpochRecord, name: str) -> float:
-    values = {"loss": record.loss, **record.metrics}
-    values.update({f"val_{key}": value for key, value in record.validation.items()})
-    if name not in values:
-        raise InvalidArgumentError(
-            f"early stopping watches {name!r}, known values are {', '.join(values)}"
-        )
-    return values[name]
-
-
-@contextmanager
-def _progress_bar(wanted: bool | None, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on the terminal, or nothing."""
-    import sys
-
-    if wanted is False or (wanted is None and not sys.stderr.isatty()):
-        yield lambda text: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("training", total=total)
-        yield lambda text: bar.update(task, advance=1, description=text)
+        return value

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from frame.core.errors import InvalidArgumentError
 
 Schedule = Callable[[int, int], float]
 
 
 def _checked(rate: float) -> float:
-    if not (math.isfinite(rate) and rate >= 0):
+    if not (isinstance(rate, (int, float, np.number)) and math.isfinite(rate) and rate >= 0):
         raise InvalidArgumentError(
             f"a learning rate must be a finite number of at least 0, received {rate!r}"
         )
@@ -43,3 +45,16 @@ def cosine(rate: float, warmup: int = 0, final: float = 0.0) -> Schedule:
         return low + (high - low) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
 
     return schedule
+
+
+def checked_rate(schedule: Schedule, step: int, steps: int) -> float:
+    """Return the rate of a step.
+
+    Raises:
+        InvalidArgumentError: the schedule gave something else than a finite number of at least 0.
+    """
+    rate = schedule(step, steps)
+    try:
+        return _checked(rate)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"the schedule at step {step} of {steps}: {error}") from None

@@ -1,0 +1,42 @@
+"""The progress bar of a training run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[str], None]
+
+
+@contextmanager
+def progress_bar(wanted: bool | None, total: int) -> Iterator[Advance]:
+    """Show a bar on standard error; the function that it gives advances it by a step.
+
+    `wanted` is None for a bar on a terminal alone. Without a bar nothing is written.
+    """
+    if wanted is False or (wanted is None and not sys.stderr.isatty()):
+        yield _nothing
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("training", total=total)
+        yield lambda text: bar.update(task, advance=1, description=text)
+
+
+def _nothing(text: str) -> None:
+    """No bar."""

@@ -1,0 +1,175 @@
+"""What a training run leaves: a record an epoch, the history, and when to stop early."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from frame.core.errors import InvalidArgumentError
+
+_FALLING = ("loss", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """One epoch.
+
+    Attributes:
+        epoch: its number, from 0.
+        loss: the mean of the losses of its steps, weighted by their samples.
+        metrics: the means of the metrics over its samples, each measured in the step that saw it.
+        validation: the loss and the metrics of the validation batches after it; may be empty.
+        seconds: the time of its steps, validation excluded.
+        steps: how many steps it had.
+        samples: how many samples it saw.
+        learning_rate: that of its last step.
+    """
+
+    epoch: int
+    loss: float
+    metrics: Mapping[str, float]
+    validation: Mapping[str, float]
+    seconds: float
+    steps: int
+    samples: int
+    learning_rate: float = 0.0
+
+    def values(self) -> dict[str, float]:
+        """Return the loss and the metrics, those of the validation with `val_` before the name."""
+        checked = {f"val_{name}": value for name, value in self.validation.items()}
+        return {"loss": self.loss, **self.metrics, **checked}
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        return {
+            "epoch": self.epoch,
+            **self.values(),
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "samples": self.samples,
+            "learning_rate": self.learning_rate,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a call of `fit` did.
+
+    `stopped` says why it ended before its last epoch; it is empty when it did not. `best` is the
+    number of the best epoch where early stopping watched for it.
+    """
+
+    epochs: tuple[EpochRecord, ...]
+    stopped: str = ""
+    best: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return sum(record.steps for record in self.epochs)
+
+    @property
+    def seconds(self) -> float:
+        """The time of the steps of all epochs, validation excluded."""
+        return sum(record.seconds for record in self.epochs)
+
+    def column(self, name: str) -> list[float]:
+        """Return a value of every epoch: `loss`, a metric, or `val_` and a metric.
+
+        Raises:
+            InvalidArgumentError: no epoch has such a value.
+        """
+        return [value_of(record, name) for record in self.epochs]
+
+    def to_data(self) -> list[dict[str, Any]]:
+        """Return the records as plain data, one row an epoch."""
+        return [record.to_data() for record in self.epochs]
+
+    def _repr_html_(self) -> str:
+        rows = [("epoch", *(self.epochs[0].values() if self.epochs else ()), "seconds")]
+        for each in self.epochs:
+            numbers = (f"{value:.4f}" for value in each.values().values())
+            rows.append((str(each.epoch + 1), *numbers, f"{each.seconds:.2f}"))
+        head, *body = (_html_row(row, "td" if k else "th") for k, row in enumerate(rows))
+        note = f"<div>{html.escape(self.stopped)}</div>" if self.stopped else ""
+        return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>{note}"
+
+
+def _html_row(cells: tuple[str, ...], tag: str) -> str:
+    style = ' style="text-align:right"'
+    return "<tr>" + "".join(f"<{tag}{style}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+
+def value_of(record: EpochRecord, name: str) -> float:
+    """Return a value of an epoch by name; raise InvalidArgumentError for an unknown one."""
+    values = record.values()
+    if name not in values:
+        raise InvalidArgumentError(
+            f"the epochs have no value {name!r}; they have {', '.join(values)}"
+        )
+    return values[name]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """Stop when a value has not improved for some epochs.
+
+    Attributes:
+        value: `loss`, a metric, or `val_` and a metric. Losses and errors should fall, other
+            values should rise.
+        patience: after how many epochs without a better value to stop.
+        least: an improvement counts if it is larger than this.
+        restore: whether the model gets the parameters of its best epoch back at the end.
+
+    Raises:
+        InvalidArgumentError: `patience` is below 1, or `least` is negative.
+    """
+
+    value: str = "loss"
+    patience: int = 5
+    least: float = 0.0
+    restore: bool = False
+
+    def __post_init__(self) -> None:
+        if self.patience < 1 or not self.least >= 0:
+            raise InvalidArgumentError(
+                f"early stopping needs a patience of at least 1 epoch and least >= 0, received "
+                f"patience={self.patience} and least={self.least}"
+            )
+
+    def improved(self, new: float, best: float | None) -> bool:
+        """Whether a value is better than the best one so far."""
+        if best is None:
+            return True
+        falls = self.value.endswith(_FALLING)
+        return best - new > self.least if falls else new - best > self.least
+
+
+@dataclass(slots=True)
+class Watch:
+    """Early stopping at work: the best value so far, when it was, and the parameters then."""
+
+    rule: EarlyStop
+    best: float | None = None
+    epoch: int = 0
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def better(self, record: EpochRecord) -> bool:
+        """Look at an epoch; return whether it is the best one so far."""
+        value = value_of(record, self.rule.value)
+        if not self.rule.improved(value, self.best):
+            return False
+        self.best, self.epoch = value, record.epoch
+        return True
+
+    def reason(self, record: EpochRecord) -> str:
+        """Return why to stop after an epoch; empty to go on."""
+        waited = record.epoch - self.epoch
+        if waited < self.rule.patience:
+            return ""
+        return (
+            f"{self.rule.value} has not been better than {self.best:.6g} (epoch "
+            f"{self.epoch + 1}) for {waited} epochs"
+        )
