@@ -21,6 +21,7 @@ from frame.codegen.schedules import access, scalar_rules
 from frame.codegen.schedules.registry import schedules
 from frame.core.devices import Device
 from frame.core.dtypes import DTYPES
+from frame.core.errors import InternalError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import (
     API_VERSION,
@@ -185,14 +186,17 @@ class Stages:
     """The texts of one piece, made when asked for."""
 
     def __init__(self, piece: Piece, target: TargetDescription) -> None:
+        if piece.plan is None:
+            raise InternalError(f"the piece {piece.graph.name} comes without a memory plan")
         self.piece = piece
+        self.plan = piece.plan
         self.target = target
 
     @property
     def lowered(self) -> lowering.Lowered:
         """The loop module of the piece."""
         piece = self.piece
-        return lowering.lower_piece(piece.graph, piece.plan, piece.signature.symbols, self.target)
+        return lowering.lower_piece(piece.graph, self.plan, piece.signature.symbols, self.target)
 
     def artifact(self, profile: bool = False) -> Artifact:
         """Compile the piece."""
@@ -208,7 +212,7 @@ class Stages:
         return Artifact(
             code,
             emitter.entry_symbol(lowered.module),
-            self.piece.plan,
+            self.plan,
             sites,
             tuple(_launch_info(site) for site in lowered.launches),
         )

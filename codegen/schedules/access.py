@@ -82,6 +82,8 @@ class Reader:
         self.parent = parent
         self.trace = trace
         self._known: dict[tuple[Value, tuple[int, ...]], tuple[Expr, Index]] = {}
+        self._uses: Mapping[Value, int]
+        self._sources: Mapping[Value, Buffer]
         if parent is not None:
             self._uses, self._sources = parent._uses, parent._sources
         else:

@@ -143,7 +143,8 @@ def _shift(left: bool) -> Rule:
 def _integer_pow(x: Expr, y: Expr) -> Expr:
     """Square and multiply over the bits of the exponent; a negative one gives the truncated value:
     1 for the base 1, 1 or -1 for the base -1, else 0."""
-    result, base, exponent = b.like(1, x), x, y
+    base, exponent = x, y
+    result: Expr = b.like(1, x)
     for _ in range(x.type.dtype.bits):
         odd = b.ne(b.and_(exponent, 1), 0)
         result = b.select(odd, b.mul(result, base), result)

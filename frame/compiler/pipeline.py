@@ -48,8 +48,9 @@ _SIMPLIFY: tuple[type[Any], ...] = (
     CommonSubexpressionElimination,
     DeadNodeElimination,
 )
+_LAYOUTS: tuple[type[Any], ...] = (LayoutAssignment, LoadSplit)
 _LOWER: tuple[type[Any], ...] = (OperatorFusion, MemoryPlanning, BackendLowering)
-_BUILT_IN = {cls.name: cls for cls in (*_SIMPLIFY, LayoutAssignment, LoadSplit, *_LOWER)}
+_BUILT_IN: dict[str, type[Any]] = {cls.name: cls for cls in (*_SIMPLIFY, *_LAYOUTS, *_LOWER)}
 
 
 def standard_passes() -> tuple[Pass, ...]:

@@ -66,7 +66,7 @@ class Entry:
             InvalidArgumentError: an input is missing, unknown or does not fit; an index in the
                 data is out of range (nothing was changed then).
         """
-        results = self.run(inputs, named, out)
+        results: list[Any] = self.run(inputs, named, out)
         if any(isinstance(value, Tensor) for value in inputs):
             from frame.core.tensors import from_numpy
 

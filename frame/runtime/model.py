@@ -363,16 +363,25 @@ class _Declarations:
     def _train_step(self) -> Declared:
         from frame.runtime.training import declare_training
 
+        loss, optimizer = self._require_training()
         inputs = {name: with_sizes(spec, self.sizes) for name, spec in self.inputs.items()}
         targets = [with_sizes(spec, self.sizes) for spec in self.targets]
-        graph, transform = declare_training(self.model, self.loss, inputs, targets, self.optimizer)
+        graph, transform = declare_training(self.model, loss, inputs, targets, optimizer)
         return self.settings.declare(graph, transform)
+
+    def _require_training(self) -> tuple[Module, Optimizer]:
+        if self.loss is None or self.optimizer is None:
+            raise InvalidArgumentError(
+                f"{self.name} was compiled without loss= and optimizer=, which its training needs"
+            )
+        return self.loss, self.optimizer
 
     def _evaluate(self) -> Declared:
         """The loss beside the outputs, both as in inference."""
         from frame.runtime.training import graph_with_loss
 
-        graph = graph_with_loss(self.model, self.loss, self.inputs, self.targets, "infer")
+        loss, _ = self._require_training()
+        graph = graph_with_loss(self.model, loss, self.inputs, self.targets, "infer")
         return self.settings.declare(graph)
 
 

@@ -5,7 +5,7 @@ Slots 0 .. n-1 hold the inputs of the signature. Most programs are one piece and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,7 +200,7 @@ class _Run:
         np.copyto(self.slots[step.input], np.asarray(self.slots[step.source]))
 
 
-_STEPS = {
+_STEPS: Mapping[type, Callable[[_Run, Any], None]] = {
     RunStep: _Run._run,
     TransferStep: _Run._transfer,
     HostStep: _Run._host,

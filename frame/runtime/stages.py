@@ -203,7 +203,7 @@ def plan(declared: Declared) -> Planned:
         try:
             return _plan_whole(declared, simple)
         except UnimplementedError as error:
-            refused = {node: str(error) for node in error.nodes}
+            refused = {node: str(error) for node in error.nodes if isinstance(node, Node)}
             if not refused:
                 raise
     return _plan_pieces(declared, simple, refused)

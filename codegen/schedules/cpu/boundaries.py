@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from frame import ops
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
@@ -197,14 +198,14 @@ def convolution(target: TargetDescription) -> Iterator[Graph]:
     yield graph("convolution_symbolic", float32, _symbolic_convolutions)
 
 
-def _convolve(cases: Cases, x: Shape, w: Shape, **values: object) -> None:
+def _convolve(cases: Cases, x: Shape, w: Shape, **values: Any) -> None:
     cases.outputs(ops.conv2d(cases.input(x), cases.input(w), **values))
 
 
 def _pixels(cases: Cases, target: TargetDescription) -> None:
     rows, _ = register_tile(target)
     lanes = target.lanes(float32)
-    same = {"padding": (1, 1, 1, 1)}
+    same: dict[str, Any] = {"padding": (1, 1, 1, 1)}
     for width in around(1, 2, 4, lanes, 2 * lanes):
         _convolve(cases, (2, 2, 3, width), (3, 2, 3, 3), **same)
     for outputs in around(1, 2, rows, 2 * rows):

@@ -25,7 +25,8 @@ _CHUNK = 1 << 14  # elements that one chunk copies
 def lower(group: Group) -> tuple[KernelCall, ...]:
     """Return a kernel an operand."""
     (node,) = (n for n in group.body.nodes if n.op == "concat")
-    calls, offset = [], 0
+    calls: list[KernelCall] = []
+    offset: Size = 0
     for position, operand in enumerate(node.operands):
         calls.append(_copy(group, node, operand, position, offset))
         offset = offset + operand.shape[node.attributes["axis"]]  # type: ignore[operator]

@@ -173,7 +173,7 @@ class _Convolution:
         """Write the call of a micro-kernel and the epilogue of its tile."""
         lower_tiles = b.max_(b.sub(at.tile, self.tall), 0)
         row = body.let("row", b.sub(b.mul(at.tile, self.height), lower_tiles))
-        rows = b.index(self.height)
+        rows: Expr = b.index(self.height)
         if self.tall < self.tiles:
             rows = b.select(b.lt(at.tile, self.tall), rows, self.height - 1)
         rows = body.let("rows", rows)

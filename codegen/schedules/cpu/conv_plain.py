@@ -70,7 +70,8 @@ def _entry(
     """Return the element of x that meets a point of the window, zero outside of x."""
     x = node.operands[0]
     values = node.attributes
-    places, inside = [], b.boolean(True)
+    places: list[Expr] = []
+    inside: Expr = b.boolean(True)
     for axis in range(2):
         spread, low = values["input_dilation"][axis], values["padding"][2 * axis]
         at = b.mul(index[2 + axis], values["strides"][axis])

@@ -10,11 +10,12 @@ that a row shorter than a vector shares it with the next row.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.codegen.schedules.scalar_rules import compute_dtype
-from frame.codegen.schedules.sizes import product, static
+from frame.codegen.schedules.sizes import static
 from frame.core import config
 from frame.core.dtypes import DType
 from frame.core.shapes import Size
@@ -141,7 +142,7 @@ class ConvPlan:
         sizes: list[Size] = []
         if self.copy_x:
             channels = self.groups * self.channels
-            sizes.append(self.batch * (channels * int(product(self.padded)) * self.dtype.itemsize))
+            sizes.append(self.batch * (channels * math.prod(self.padded) * self.dtype.itemsize))
         if self.copy_w:
             sizes.append(self.groups * self.outputs * self.weight_row * self.dtype.itemsize)
         return tuple(sizes)
@@ -240,7 +241,7 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
     panels = count if plan.along_window else -(-count // plan.pieces_of_panel)
     tiles = -(-plan.outputs // plan.rows)
     depth = plan.channels * plan.height.window * plan.width.window
-    flops = 2 * int(product(static(s, _SYMBOLIC) for s in node.results[0].shape)) * depth
+    flops = 2 * math.prod(static(s, _SYMBOLIC) for s in node.results[0].shape) * depth
     wanted = max(
         1, min(_FEW_CHUNKS, flops // _LEAST_FLOPS), min(_MANY_CHUNKS, flops // _GOOD_FLOPS)
     )

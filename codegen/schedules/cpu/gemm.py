@@ -91,7 +91,8 @@ def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
 
 def _with_workspaces(group: Group, plan: GemmPlan) -> Group:
     """Give the workspaces the shapes of what they hold."""
-    made, shapes = plan.product, []
+    made = plan.product
+    shapes: list[tuple[Size | None, ...]] = []
     if plan.copy_left:
         batch = product(made.left.batch) if not made.merged else 1
         tiles = made.rows if isinstance(made.rows, Dim) else -(-made.rows // plan.rows)
@@ -105,8 +106,8 @@ def _with_workspaces(group: Group, plan: GemmPlan) -> Group:
     captures = group.captures
     if plan.source is Source.LAYOUT and made.right.view is not None:
         position = made.right.view.capture
-        shape = _extents(group, plan, (None, made.depth, plan.columns))
-        panels = Buffer(captures[position].name, made.dtype, shape)
+        stored = _extents(group, plan, (None, made.depth, plan.columns))
+        panels = Buffer(captures[position].name, made.dtype, stored)
         captures = (*captures[:position], panels, *captures[position + 1 :])
     return group.with_buffers(captures=captures, workspaces=memories)
 
@@ -333,11 +334,11 @@ class _Gemm:
     def write_passes(self, body: b.Body, work: _Chunk) -> None:
         """Write the passes over the inner axis: all tiles by all panels of a chunk."""
         length = self.plan.depth
-        passes = b.index(1)
+        passes: Expr = b.index(1)
         if not self.plan.is_single_pass:
             passes = b.max_(b.ceil_div(self.depth, length), 1)
-        with body.loop(passes, "pass") as number:
-            number = b.index(0) if self.plan.is_single_pass else number
+        with body.loop(passes, "pass") as var:
+            number: Expr = b.index(0) if self.plan.is_single_pass else var
             first = body.let("first", b.mul(number, length))
             extent = self.depth
             if not self.plan.is_single_pass:
@@ -413,7 +414,8 @@ class _Gemm:
     ) -> Block:
         """Return the call of the micro-kernel that has the height of the tile."""
         left, left_row, left_column = self.left_view(step)
-        target, target_row = step.sums, b.index(self.plan.columns)
+        target = step.sums
+        target_row: Expr = b.index(self.plan.columns)
         if direct:
             target, target_row = self.result_view(step), self.columns
         scalars: list[Expr] = [
@@ -454,12 +456,12 @@ class _Gemm:
         left = self.made.left
         if self.plan.copy_left:
             memory = self.group.workspaces[0]
-            own = b.index(0)
+            own: Expr = b.index(0)
             if not self.made.merged:
                 own = _flat_batch(self.group, left, step.batch)
             height = b.index(self.plan.height)
-            place = b.mul(step.first, height)
-            return View(memory, (own, step.tile, place)), b.index(1), height
+            start = b.mul(step.first, height)
+            return View(memory, (own, step.tile, start)), b.index(1), height
         memory = self.group.captures[left.view.capture]  # type: ignore[union-attr]
         batch = step.batch
         if self.made.merged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -149,7 +150,7 @@ def _chunk_shape(made: Product, tiles: int, panels: int, blocks: int) -> tuple[i
 
 def _wanted_chunks(made: Product, batch: int) -> int:
     sizes = (made.rows, made.columns, made.depth)
-    flops = 2 * batch * int(product(static(size, _SYMBOLIC) for size in sizes))
+    flops = 2 * batch * math.prod(static(size, _SYMBOLIC) for size in sizes)
     few = min(_FEW_CHUNKS, flops // _LEAST_FLOPS)
     return max(1, few, min(_MANY_CHUNKS, flops // _GOOD_FLOPS))
 

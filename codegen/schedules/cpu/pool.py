@@ -68,7 +68,7 @@ def _max_pool(reader: Reader, node: Node, index: Index) -> tuple[Expr, Expr]:
     start = (b.const(-np.inf, dtype), b.const(-1, int64))
     height, width = node.attributes["kernel"]
     if height * width <= _UNROLLED:
-        best = start
+        best: tuple[Expr, Expr] = start
         for i in range(height):
             for j in range(width):
                 best = _better(reader, node, index, (b.index(i), b.index(j)), best)

@@ -21,6 +21,7 @@ are reduced into a workspace by one kernel and combined by a second one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -100,11 +101,11 @@ def _is_split(body: Graph) -> bool:
     """Whether the work is cut along a reduced axis."""
     domain, axes = domain_of(body)
     kept = [size for axis, size in enumerate(domain) if axis not in axes]
-    total = product(static(size, _SYMBOLIC) for size in domain)
+    total = math.prod(static(size, _SYMBOLIC) for size in domain)
     columns = bool(kept) and (len(domain) - 1) not in axes
-    share = product(static(size, _SYMBOLIC) for size in kept)
-    chunks = int(share) // 32 if columns else int(share)
-    return chunks < _SPLIT_BELOW and int(total) >= _SPLIT_ABOVE and _depth(body) == 1
+    share = math.prod(static(size, _SYMBOLIC) for size in kept)
+    chunks = share // 32 if columns else share
+    return chunks < _SPLIT_BELOW and total >= _SPLIT_ABOVE and _depth(body) == 1
 
 
 def _depth(body: Graph) -> int:
@@ -425,8 +426,8 @@ class _Sweeps:
         reader = self.reader.inside()
         values = self.nest.group.body.outputs
         ready = [self.body.let("y", reader.load(values[k], index)) for k in outputs]
-        for k, value in zip(outputs, ready, strict=True):
-            reader.store(k, index, value)
+        for output, value in zip(outputs, ready, strict=True):
+            reader.store(output, index, value)
 
     def store_kept(self) -> None:
         """Write the stores of the outputs that have only the kept axes."""
