@@ -33,7 +33,9 @@ def progress_bar(wanted: bool | None, total: int) -> Iterator[Advance]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # On a terminal the bar goes when the work is done; elsewhere its last state is all there is.
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task("training", total=total)
         yield lambda text: bar.update(task, advance=1, description=text)
 
