@@ -7,12 +7,13 @@ and each is as large as this order allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from frame.core.devices import HOST, Device
 from frame.core.errors import InternalError
-from frame.ir.graph import Graph, GraphInput, Node, Role, Value
+from frame.core.shapes import Dim
+from frame.ir.graph import Graph, GraphInput, Node, Role, Value, shape_symbols
 from frame.runtime.program import HostStep, RunStep, Step, TransferStep, WriteBackStep
 
 NUMPY = Device("numpy", 0)
@@ -53,6 +54,18 @@ def _moved(node: Node, values: dict[Value, Value]) -> Node:
     moved = Node(node.op, operands, node.attributes, types, node.origin)
     values.update(zip(node.results, moved.results, strict=True))
     return moved
+
+
+def _symbols_of(node: Node) -> Iterator[str]:
+    """Yield the symbols in the types and attributes of a node and of its bodies."""
+    for result in node.results:
+        yield from shape_symbols(result.shape)
+    for attribute in node.attributes.values():
+        items = attribute if isinstance(attribute, tuple) else (attribute,)
+        yield from shape_symbols(tuple(item for item in items if isinstance(item, Dim)))
+    for _, body in node.bodies:
+        for inner in body.nodes:
+            yield from _symbols_of(inner)
 
 
 class _Cutter:
@@ -114,6 +127,7 @@ class _Cutter:
         ]
         made = {r for node in (*nodes, *constants) for r in node.results}
         reads = dict.fromkeys(o for node in nodes for o in node.operands if o not in made)
+        self._add_sizes(reads, nodes)
         results = [r for node in nodes for r in node.results if self._needed(r, inside)]
         memory = _memory_of(device)
         sources = tuple(self._slot(value, memory) for value in reads)
@@ -124,6 +138,17 @@ class _Cutter:
         else:
             self.steps.append(RunStep(len(self.pieces), sources, targets))
             self.pieces.append(PieceGraph(graph, device))
+
+    def _add_sizes(self, reads: dict[Value, None], nodes: list[Node]) -> None:
+        """Let a piece read inputs of the whole graph for the symbols that nothing else binds."""
+        bound = {symbol for value in reads for symbol in shape_symbols(value.shape)}
+        for symbol in dict.fromkeys(s for node in nodes for s in _symbols_of(node)):
+            if symbol not in bound:
+                alone = Dim.symbol(symbol)
+                value = next((v for v in self.graph.input_values if alone in v.shape), None)
+                if value is not None:
+                    reads[value] = None
+                    bound.update(shape_symbols(value.shape))
 
     @staticmethod
     def _reads(nodes: list[Node], value: Value) -> bool:
