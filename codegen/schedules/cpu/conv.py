@@ -3,6 +3,7 @@
     parallel chunk                         (group, block of output channels, block of panels)
       table of window offsets
       for panel in chunk, for tile         either may be outside, see ConvPlan
+        [pack the panel]                   once for all tiles, if they are many and it is small
         micro-kernel                       sums of `rows` channels by a panel of pixels
         for piece of panel, for row        epilogue: vectors of pixels of one output row
           every output is computed, then stored
@@ -21,16 +22,19 @@ from frame.codegen.loops.ir import Block, Buffer, Call, Expr, If, Kernel, LoopKi
 from frame.codegen.schedules.cpu import conv_plain
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
 from frame.codegen.schedules.cpu.conv_copies import copy_w, copy_x, with_workspaces
-from frame.codegen.schedules.cpu.conv_micro import ConvTile, convolution_kernel
+from frame.codegen.schedules.cpu.conv_micro import ConvTile, convolution_kernel, panel_kernel
 from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plan
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
+from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.core.dtypes import int64
+from frame.core.errors import InternalError
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph
 
 NOTE = __doc__.split("\n\n")[1]
+_MOST_POINTS = 1 << 14  # entries of a table of channels
 
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
@@ -115,15 +119,18 @@ class _Convolution:
             tile_first = body.let("tile", b.mul(tile_block, plan.tiles))
             tiles = remaining(b.index(self.tiles), tile_first, b.index(plan.tiles))
 
-            def inner(panel: Expr, tile: Expr) -> None:
-                self.write_tile(
-                    body,
-                    _Place(group, b.add(tile_first, tile), b.add(first, panel)),
-                    table,
-                    sums,
-                )
+            memory = _Memory(table, sums, self.allocate_panel(body))
 
-            if plan.tiles_outside:
+            def inner(panel: Expr, tile: Expr) -> None:
+                at = _Place(group, b.add(tile_first, tile), b.add(first, panel))
+                self.write_tile(body, at, memory)
+
+            if memory.panel is not None:
+                with body.loop(panels, "panel") as panel:
+                    self.pack(body, _Place(group, tile_first, b.add(first, panel)), memory)
+                    with body.loop(tiles, "tile") as tile:
+                        inner(panel, tile)
+            elif plan.tiles_outside:
                 with body.loop(tiles, "tile") as tile, body.loop(panels, "panel") as panel:
                     inner(panel, tile)
             else:
@@ -132,9 +139,50 @@ class _Convolution:
         helpers = tuple(self.helpers.values())
         return self.group.call("", body.block(), chunks, NOTE, helpers=helpers)
 
+    def allocate_panel(self, body: b.Body) -> Buffer | None:
+        """Return local memory for the pixels of a panel at every point of every window."""
+        plan = self.plan
+        if not plan.packs:
+            return None
+        shape = (plan.weight_row, self.tile(1).columns)
+        return body.alloc("pixels", plan.dtype, shape, Scope.LOCAL)
+
+    def pack(self, body: b.Body, at: _Place, memory: _Memory) -> None:
+        """Write the copy of the pixels of a panel."""
+        kernel = panel_kernel(self.tile(1))
+        self.helpers.setdefault(kernel.name, kernel)
+        first = body.let("unit", b.mul(at.panel, self.panel_units))
+        channels, window = self.depth()
+        scalars = (
+            b.index(channels),
+            b.index(self.image.plane),
+            b.index(window),
+            self.size(),
+            *(body.let("place", place) for place in self.places(body, at, first)),
+        )
+        views = (View(_panel(memory)), View(self.image.memory), View(memory.table))
+        body.add(Call(kernel.name, views, scalars))
+
+    def depth(self) -> tuple[int, int]:
+        """Return the trips of the loops over channels and over the window."""
+        plan = self.plan
+        if self.is_pointwise():
+            return 1, plan.channels
+        window = plan.steps if plan.along_window else plan.height.window * plan.width.window
+        return plan.channels, window
+
+    def size(self) -> Expr:
+        """Return the elements of x, or of its copy."""
+        return b.mul(self.group.extent(self.plan.batch), self.image.image)
+
     def write_table(self, body: b.Body) -> Buffer:
         """Write the offset in x of each point of the window, or of each piece of it."""
         plan, image = self.plan, self.image
+        if self.is_pointwise():
+            table = body.alloc("table", int64, (plan.channels,), Scope.LOCAL)
+            with body.loop(b.index(plan.channels), "k") as k:
+                body.store(table, [k], b.mul(k, image.plane))
+            return table
         columns = plan.pieces_of_row if plan.along_window else plan.width.window
         count = plan.height.window * columns
         table = body.alloc("table", int64, (count,), Scope.LOCAL)
@@ -147,6 +195,11 @@ class _Convolution:
                 place = b.add(place, self.column(b.mul(column, plan.width.dilation)))
             body.store(table, [k], place)
         return table
+
+    def is_pointwise(self) -> bool:
+        """Whether the window is one point: then channels stand in the table, in its place."""
+        window = self.plan.height.window * self.plan.width.window
+        return window == 1 and self.plan.channels <= _MOST_POINTS
 
     def column(self, position: Expr) -> Expr:
         """Return the offset of a column of the padded image."""
@@ -169,7 +222,7 @@ class _Convolution:
             plan.dtype, rows, plan.vectors, plan.lanes, plan.piece, fused, plan.along_window
         )
 
-    def write_tile(self, body: b.Body, at: _Place, table: Buffer, sums: Buffer) -> None:
+    def write_tile(self, body: b.Body, at: _Place, memory: _Memory) -> None:
         """Write the call of a micro-kernel and the epilogue of its tile."""
         lower_tiles = b.max_(b.sub(at.tile, self.tall), 0)
         row = body.let("row", b.sub(b.mul(at.tile, self.height), lower_tiles))
@@ -179,8 +232,12 @@ class _Convolution:
         rows = body.let("rows", rows)
         first = body.let("unit", b.mul(at.panel, self.panel_units))
         channel = body.let("channel", b.add(b.mul(at.group, self.plan.outputs), row))
-        places = [body.let("place", place) for place in self.places(body, at, first)]
-        self.write_call(body, at, channel, places, table, sums)
+        sums = memory.sums
+        if memory.panel is None:
+            places = [body.let("place", place) for place in self.places(body, at, first)]
+            self.write_call(body, at, channel, self.direct_call(channel, places, memory))
+        else:
+            self.write_call(body, at, channel, self.packed_call(channel, memory))
         if self.plan.along_window:
             self.write_outputs(body, first, b.index(0), rows, channel, sums)
             return
@@ -207,45 +264,61 @@ class _Convolution:
         return found
 
     def write_call(
-        self,
-        body: b.Body,
-        at: _Place,
-        channel: Expr,
-        places: list[Expr],
-        table: Buffer,
-        sums: Buffer,
+        self, body: b.Body, at: _Place, channel: Expr, call: Callable[[int], Block]
     ) -> None:
         """Write the call of the micro-kernel of the height of a tile."""
-        plan, image = self.plan, self.image
-        if plan.copy_w:
-            weights = View(self.group.workspaces[-1], (channel, b.index(0)))
-        else:
-            position = self.group.body.input_values.index(plan.node.operands[1])
-            zero = b.index(0)
-            weights = View(self.group.captures[position], (channel, zero, zero, zero))
-        window = plan.steps if plan.along_window else plan.height.window * plan.width.window
-        size = b.mul(self.group.extent(plan.batch), image.image)
-        scalars = (
-            b.index(plan.channels),
-            b.index(image.plane),
-            b.index(window),
-            b.index(plan.weight_row),
-            b.index(self.tile(1).columns),
-            size,
-            *places,
-        )
-
-        def call(rows: int) -> Block:
-            tile = self.tile(rows)
-            self.helpers.setdefault(tile.name, convolution_kernel(tile))
-            views = (View(sums), weights, View(image.memory), View(table))
-            return (Call(tile.name, views, scalars),)
-
         if self.tall == self.tiles:
             body.add(call(self.height))
         else:
             tall = b.lt(at.tile, self.tall)
             body.add(If(tall, call(self.height), call(self.height - 1)))
+
+    def weights(self, channel: Expr) -> View:
+        """Return the weights of the output channels from `channel` on."""
+        if self.plan.copy_w:
+            return View(self.group.workspaces[-1], (channel, b.index(0)))
+        position = self.group.body.input_values.index(self.plan.node.operands[1])
+        zero = b.index(0)
+        return View(self.group.captures[position], (channel, zero, zero, zero))
+
+    def direct_call(
+        self, channel: Expr, places: list[Expr], memory: _Memory
+    ) -> Callable[[int], Block]:
+        """Return what makes the call that reads x itself, for a number of rows."""
+        channels, window = self.depth()
+        scalars = (
+            b.index(channels),
+            b.index(self.image.plane),
+            b.index(window),
+            b.index(self.plan.weight_row),
+            b.index(self.tile(1).columns),
+            self.size(),
+            *places,
+        )
+        image, table = View(self.image.memory), View(memory.table)
+        views = (View(memory.sums), self.weights(channel), image, table)
+
+        def call(rows: int) -> Block:
+            tile = self.tile(rows)
+            self.helpers.setdefault(tile.name, convolution_kernel(tile))
+            return (Call(tile.name, views, scalars),)
+
+        return call
+
+    def packed_call(self, channel: Expr, memory: _Memory) -> Callable[[int], Block]:
+        """Return what makes the call that multiplies weights by a panel, for a number of rows."""
+        plan = self.plan
+        depth, columns = b.index(plan.weight_row), b.index(self.tile(1).columns)
+        scalars = (depth, depth, b.index(1), columns, columns, b.index(0))
+        views = View(memory.sums), self.weights(channel), View(_panel(memory))
+
+        def call(rows: int) -> Block:
+            fused = self.group.target.fma
+            tile = Tile(plan.dtype, rows, plan.vectors, plan.lanes, fused)
+            self.helpers.setdefault(tile.name, product_kernel(tile))
+            return (call_product(tile, *views, scalars),)
+
+        return call
 
     def write_outputs(
         self, body: b.Body, unit: Expr, offset: Expr, rows: Expr, channel: Expr, sums: Buffer
@@ -269,6 +342,21 @@ class _Convolution:
                 index,
                 lambda j: b.load(sums, [row, b.add(j, b.broadcast(offset, j.type.lanes))]),
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The local memory of a chunk."""
+
+    table: Buffer
+    sums: Buffer
+    panel: Buffer | None
+
+
+def _panel(memory: _Memory) -> Buffer:
+    if memory.panel is None:
+        raise InternalError("the plan of a convolution packs no panel")
+    return memory.panel
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,30 @@ class _Frame:
 
 
 @functools.cache
+def panel_kernel(tile: ConvTile) -> Kernel:
+    """Return the kernel that copies the pixels of a panel for every point of every window.
+
+    Its buffers are the panel [channels * window, columns], x (flat) and the table; its scalars the
+    channels, the elements of a channel in x, the entries of the window, the elements of x, and the
+    places of the panel in x.
+    """
+    names = ("channels", "plane", "window", "size", *(f"place{i}" for i in range(tile.places)))
+    scalars = tuple(Var(name) for name in names)
+    channels, plane, window, size = scalars[:4]
+    panel = Buffer("panel", tile.dtype, (b.mul(channels, window), tile.columns))
+    x, table = Buffer("x", tile.dtype, (size,)), Buffer("table", int64, (window,))
+    body = b.Body()
+    with body.loop(channels, "c") as channel, body.loop(window, "k") as k:
+        start = body.let("start", b.add(b.mul(channel, plane), b.load(table, [k])))
+        row = body.let("row", b.add(b.mul(channel, window), k))
+        for i, place in enumerate(scalars[4:]):
+            value = b.load(x, [b.ramp(b.add(start, place), tile.piece)])
+            body.store(panel, [row, b.ramp(i * tile.piece, tile.piece)], value)
+    name = f"panel_{tile.dtype}_{tile.places}x{tile.piece}"
+    return Kernel(name, (panel, x, table), scalars, body.block(), "pixels of a panel, in order")
+
+
+@functools.cache
 def convolution_kernel(tile: ConvTile) -> Kernel:
     """Return the micro-kernel of a tile.
 

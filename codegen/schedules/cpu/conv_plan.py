@@ -26,6 +26,8 @@ _SYMBOLIC = 32  # what a symbolic batch counts as in a decision
 _LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 22  # of a chunk
 _FEW_CHUNKS, _MANY_CHUNKS = 16, 128
 _PIECE_COST = 0.25
+_REUSE = 4  # tiles that must read a panel for a copy of it to pay
+_MANY_PLANES, _LINES = 32, 128  # channels, and bytes: two cache lines
 _WINDOW_COST = 1.25  # how much dearer a multiply-add is where vectors run along the window
 
 
@@ -72,6 +74,7 @@ class ConvPlan:
     panels: int  # panels of a chunk
     tiles: int  # tiles of output channels of a chunk
     tiles_outside: bool  # whether the loop over tiles is outside of the one over panels
+    packs: bool  # whether the pixels of a panel are copied for all tiles, as long as they fit
     copy_x: bool
     copy_w: bool
 
@@ -125,7 +128,12 @@ class ConvPlan:
             columns = (width.positions - 1) * width.stride // width.dilation + covered
         else:
             columns = (width.window - 1) * width.dilation // width.stride + covered
-        return self.height.reach, self.phases, columns
+        area = self.height.reach * self.phases
+        return self.height.reach, self.phases, columns + self.crowds(area * columns)
+
+    def crowds(self, plane: int) -> bool:
+        """Whether planes of so many elements put their lines into few sets of a cache."""
+        return self.channels >= _MANY_PLANES and plane * self.dtype.itemsize % _LINES == 0
 
     @property
     def steps(self) -> int:
@@ -172,7 +180,21 @@ def make_plan(body: Graph, target: TargetDescription) -> ConvPlan | None:
     if along:
         piece = min(lanes, _factor_of_two(width.window))
     plan = ConvPlan(
-        node, dtype, height, width, along, lanes, piece, rows, vectors, 1, 1, False, True, True
+        node,
+        dtype,
+        height,
+        width,
+        along,
+        lanes,
+        piece,
+        rows,
+        vectors,
+        1,
+        1,
+        False,
+        False,
+        True,
+        True,
     )
     return _with_chunks(plan, target)
 
@@ -251,11 +273,15 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
     if config.get("FRAME_GRAIN"):
         blocks, tile_blocks = panels, tiles
     x, w = node.operands
+    tiles_of_block = -(-tiles // tile_blocks)
+    panel = plan.weight_row * plan.vectors * plan.lanes * plan.dtype.itemsize
+    packs = not plan.along_window and tiles_of_block >= _REUSE and panel <= target.l2 // 8
     return replace(
         plan,
         panels=max(1, panels // blocks),
-        tiles=-(-tiles // tile_blocks),
-        tiles_outside=heavy,
+        tiles=tiles_of_block,
+        tiles_outside=heavy and not packs,
+        packs=packs,
         copy_x=x.node is not None or x.dtype != plan.dtype or not _reads_in_place(plan),
         copy_w=w.node is not None or w.dtype != plan.dtype,
     )
@@ -266,4 +292,4 @@ def _reads_in_place(plan: ConvPlan) -> bool:
     if not plan.height.is_plain() or not plan.width.is_plain() or plan.phases != 1:
         return False
     length = plan.width.window if plan.along_window else plan.width.positions
-    return length % plan.piece == 0
+    return length % plan.piece == 0 and not plan.crowds(plan.height.size * plan.width.size)
