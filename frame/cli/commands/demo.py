@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from frame.cli.output import bytes_text, facts, print_json, table
+from frame.cli.output import bytes_text, facts, print_json
 
 if TYPE_CHECKING:
     from frame.cli.demo import Reload, Trained
@@ -79,7 +79,13 @@ def _machine() -> dict[str, Any]:
     from frame.runtime.backends import backend
 
     owner = backend()
-    return {"frame": __version__, "backend": owner.name, "target": owner.target().name}
+    facts = owner.doctor()
+    return {
+        "frame": __version__,
+        "backend": owner.name,
+        "processor": facts.get("cpu", owner.target().cpu),
+        "threads": int(facts.get("threads", 1)),
+    }
 
 
 class _Silent:
@@ -100,7 +106,8 @@ class _Text(_Silent):
         machine = _machine()
         how = ", a few epochs only (--quick)" if quick else ""
         click.echo(
-            f"frame {machine['frame']} on {machine['backend']} ({machine['target']}), seed {seed}\n"
+            f"frame {machine['frame']} on {machine['backend']}: {machine['processor']}, "
+            f"{machine['threads']} threads; seed {seed}\n"
             f"{train:,} handwritten digits to learn from, {test} to test on{how}"
         )
 
@@ -125,18 +132,19 @@ class _Text(_Silent):
 
     def reloaded(self, reload: Reload, labels: Any) -> None:
         """Show what the second process did, and its first predictions."""
-        found, scores = reload.statistics, "the same scores" if reload.same_scores else "NEW SCORES"
+        found, scores = reload.statistics, "same scores" if reload.same_scores else "other scores"
         rows = {
             "passes run": found["passes"],
-            "compiled": f"{found['compiled']} pieces",
-            "from the cache": f"{found['artifacts']} pieces, {found['manifests']} manifests",
+            "compiled": found["compiled"],
+            "from the cache": f"{found['manifests']} program, {found['artifacts']} pieces of code",
             "load, first run": f"{found['load_seconds']:.3f} s, {found['run_seconds']:.3f} s",
             "whole process": f"{reload.seconds:.2f} s",
             "predicted": f"{len(labels)} digits, {reload.accuracy:.2%} right, {scores}",
+            "written": "  ".join(map(str, labels[:_SHOWN])),
+            "read": "  ".join(map(str, reload.predictions[:_SHOWN])),
         }
-        click.echo(f"\n{click.style('a new process', bold=True)}\n{facts(rows)}\n")
-        pairs = (("written", labels), ("read", reload.predictions))
-        click.echo(table(["", *[""] * _SHOWN], [[n, *v[:_SHOWN]] for n, v in pairs]).strip("\n"))
+        title = "a new process loads the file"
+        click.echo(f"\n{click.style(title, bold=True)}\n{facts(rows)}")
 
     def end(self, seconds: float) -> None:
         """Show the time of it all."""
