@@ -19,6 +19,7 @@ from frame.cli.demo import cnn, mlp
 from frame.compiler.optimizers import SGD
 from frame.compiler.passes.backend_lowering import signature_of
 from frame.core import config
+from frame.core.devices import Device
 from frame.core.dtypes import bfloat16, float32
 from frame.core.errors import DeviceError, InvalidArgumentError, NotFoundError
 from frame.core.tolerances import GRADIENTS, compare
@@ -26,9 +27,11 @@ from frame.data.bundled import digits
 from frame.hal.interfaces import Backend, Executable, Piece
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import TensorType
+from frame.ir.verify import verify
 from frame.ops.interpreter import interpret
 from frame.runtime.backends import backend
 from frame.runtime.cache import Cache
+from frame.runtime.partition import cut
 from frame.runtime.stages import Declared, load
 from tests.support.compile import NoStore
 
@@ -146,6 +149,33 @@ def test_symbols_reach_shapes_counts_and_sizes() -> None:
         x = np.random.default_rng(1).random(shape, np.float32)
         for got, want in zip(executable.run([x]), interpret(graph, [x]), strict=True):
             compare(got, want, float32, np.abs(want).max(initial=1.0))
+
+
+def test_a_piece_reads_an_input_for_a_symbol_that_nothing_else_binds() -> None:
+    """Random numbers of a symbolic batch read a counter only."""
+    with GraphBuilder("noise") as builder:
+        x = builder.input(frame.spec(("batch", 3)), name="x")
+        counter = builder.input(frame.spec((2,), "uint64"), name="counter")
+        noise = ops.uniform(counter, shape=x.shape, stream=1)
+        builder.output(ops.add(x, noise))
+    graph = builder.finish()
+    devices = {node: Device("intel_npu" if node.op == "add" else "cpu") for node in graph.nodes}
+    partition = cut(graph, devices)
+    names = [[entry.name for entry in piece.graph.inputs] for piece in partition.pieces]
+    assert names[0] == ["counter", "x"]
+    for piece in partition.pieces:
+        verify(piece.graph)
+
+
+@needs_openvino
+def test_a_frame_file_keeps_the_compiled_model(tmp_path) -> None:
+    model = frame.compile(mlp(), [frame.spec(IMAGE)], backend="intel_npu")
+    x = images(3)
+    model.save(tmp_path / "net.frame")
+    again = frame.load(tmp_path / "net.frame", trust=True)
+    assert np.array_equal(again(x), model(x))
+    entry = again.entry("infer")
+    assert entry.loaded.hit and entry.declared.backend == "intel_npu"
 
 
 @needs_openvino
