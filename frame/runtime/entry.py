@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from frame.core.dtypes import dtype
 from frame.core.errors import InvalidArgumentError
-from frame.core.tensors import Tensor
+from frame.core.tensors import Tensor, from_numpy
 from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.ir.graph import Role
 from frame.runtime.parameters import ParameterStore
 from frame.runtime.stages import Declared, Loaded, fresh, load
 
 STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE})
+_FREE = frozenset({Role.INPUT, Role.HYPERPARAMETER, Role.COUNTER})
 _SCALARS = (bool, int, float, np.generic)
 
 
@@ -26,10 +27,19 @@ class Counter:
 
     def __init__(self, seed: int = 0) -> None:
         self.words = np.array([seed % (1 << 64), 0], np.uint64)
+        self._lock = threading.Lock()
 
     def advance(self) -> None:
         """Go to the next step."""
-        self.words[1] += np.uint64(1)
+        with self._lock:
+            self.words[1] += np.uint64(1)
+
+    def take(self) -> np.ndarray:
+        """Return the words of this step and go to the next one."""
+        with self._lock:
+            words = self.words.copy()
+            self.words[1] += np.uint64(1)
+            return words
 
 
 class Entry:
@@ -54,10 +64,15 @@ class Entry:
         self._ports = self.signature.inputs
         self.inputs = tuple(port for port in self._ports if port.role is Role.INPUT)
         self.hyperparameters = tuple(p for p in self._ports if p.role is Role.HYPERPARAMETER)
+        self._free = tuple(port for port in self._ports if port.role in _FREE)
+        self._plain = self._free == self.inputs  # the user's inputs are those of a prepared call
         self._random = any(port.role is Role.COUNTER for port in self._ports)
         self._updates = bool(self.signature.updates)
         self._derived: tuple[int, tuple[np.ndarray, ...]] | None = None
-        self._lock = threading.Lock()
+        self._prepared: tuple[Any, Any, Any] | None = None
+        self._lock = threading.RLock()
+        if self._updates:
+            store.updated_in_place()
 
     def __call__(self, *inputs: Any, out: Sequence[np.ndarray] | None = None, **named: Any) -> Any:
         """Run on arrays or Tensors; return one result or a tuple of them, in the kind given.
@@ -67,10 +82,10 @@ class Entry:
                 data is out of range (nothing was changed then).
         """
         results: list[Any] = self.run(inputs, named, out)
-        if any(isinstance(value, Tensor) for value in inputs):
-            from frame.core.tensors import from_numpy
-
-            results = [from_numpy(result) for result in results]
+        for value in inputs:
+            if isinstance(value, Tensor):
+                results = [from_numpy(result) for result in results]
+                break
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(
@@ -80,15 +95,51 @@ class Entry:
         out: Sequence[np.ndarray] | None = None,
     ) -> list[np.ndarray]:
         """Run and return the results as a list."""
-        if not self._updates:
-            return list(self.loaded.run.run(self._arrays(inputs, named or {}), out))
-        with self.store.lock:
-            arrays = self._arrays(inputs, named or {})
+        if not self._plain or named or len(inputs) != len(self.inputs):
+            inputs = self._ordered(self._given(inputs, named or {}))
+        else:
+            for value in inputs:
+                if type(value) is not np.ndarray:
+                    inputs = [as_host_array(v, p) for v, p in zip(inputs, self.inputs, strict=True)]
+                    break
+        if self._updates:
+            return self._run_update(inputs, out)
+        if self._random:
+            inputs = self._with_counter(inputs, self.counter.take())
+        if not self.store.in_place:
+            return self._call().run(inputs, out)  # type: ignore[no-any-return]
+        with self.store.reading():
+            return self._call().run(inputs, out)  # type: ignore[no-any-return]
+
+    def _run_update(
+        self, inputs: Sequence[Any], out: Sequence[np.ndarray] | None
+    ) -> list[np.ndarray]:
+        with self.store.writing():
+            call = self._call()
+            if self._random:
+                inputs = self._with_counter(inputs, self.counter.words.copy())
             self.store.touched()  # before the run, so that an interrupt after it finds it noted
-            results = self.loaded.run.run(arrays, out)
+            results: list[np.ndarray] = call.run(inputs, out)
             if self._random:
                 self.counter.advance()
-            return list(results)
+            return results
+
+    def _call(self) -> Any:
+        """Return the call with all state in place, made anew when the store has new arrays."""
+        arrays = self.store.arrays
+        derived = () if self.loaded.load is None else self._derived_arrays()
+        current = self._prepared
+        if current is not None and current[0] is arrays and current[1] is derived:
+            return current[2]
+        made = iter(derived)
+        fixed = {
+            i: next(made) if port.role is Role.DERIVED else arrays[port.name]
+            for i, port in enumerate(self._ports)
+            if port.role not in _FREE
+        }
+        call = self.loaded.run.prepare(fixed)
+        self._prepared = (arrays, derived, call)
+        return call
 
     def profile(self, *inputs: Any, **named: Any) -> list[KernelTime]:
         """Run once and return the time of each kernel launch."""
@@ -120,9 +171,31 @@ class Entry:
             self._derived = (self.store.version, tuple(map(np.array, arrays)))
 
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[np.ndarray]:
-        given = self._given(inputs, named)
-        derived = iter(self._derived_arrays())
-        return [_SOURCES[port.role](self, port, given, derived) for port in self._ports]
+        """Return copies of all inputs of the program, for a run beside the usual ones."""
+        free = self._ordered(self._given(inputs, named))
+        if self._random:
+            free = self._with_counter(free, self.counter.words.copy())
+        with self.store.reading():
+            derived, given = iter(self._derived_arrays()), iter(free)
+            return [
+                next(given)
+                if port.role in _FREE
+                else np.array(
+                    next(derived) if port.role is Role.DERIVED else self.store.array(port.name)
+                )
+                for port in self._ports
+            ]
+
+    def _ordered(self, given: Mapping[str, Any]) -> list[Any]:
+        """Return the user's values in the order of a prepared call; the counter's place is None."""
+        return [
+            None if port.role is Role.COUNTER else self._from_user(port, given)
+            for port in self._free
+        ]
+
+    def _with_counter(self, inputs: Sequence[Any], words: np.ndarray) -> list[Any]:
+        pairs = zip(self._free, inputs, strict=True)
+        return [words if port.role is Role.COUNTER else value for port, value in pairs]
 
     def _given(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """Return the user's values by input name."""
@@ -149,23 +222,13 @@ class Entry:
         ports = (*self.inputs, *self.hyperparameters)
         return ", ".join(f"{port.name}: {port.type}" for port in ports) or "no inputs"
 
-    def _from_user(self, port: Port, given: Mapping[str, Any], derived: Any) -> np.ndarray:
+    def _from_user(self, port: Port, given: Mapping[str, Any]) -> np.ndarray:
         if port.name not in given:
             raise InvalidArgumentError(
                 f"{self.declared.graph.name} needs the input {port.name!r}; it takes "
                 f"{self._describe()}"
             )
         return as_host_array(given[port.name], port)
-
-    def _from_store(self, port: Port, given: Mapping[str, Any], derived: Any) -> np.ndarray:
-        return self.store.array(port.name)
-
-    def _from_counter(self, port: Port, given: Mapping[str, Any], derived: Any) -> np.ndarray:
-        return self.counter.words.copy()
-
-    def _from_load(self, port: Port, given: Mapping[str, Any], derived: Any) -> np.ndarray:
-        array: np.ndarray = next(derived)
-        return array
 
     def _derived_arrays(self) -> tuple[np.ndarray, ...]:
         """Return the results of the load program for the current version of the store."""
@@ -174,25 +237,14 @@ class Entry:
         current = self._derived
         if current is not None and current[0] == self.store.version:
             return current[1]
-        with self._lock, self.store.lock:
-            version = self.store.version
+        # The caller reads or writes the store, unless nobody updates its arrays in place.
+        with self._lock:
+            version, arrays = self.store.version, self.store.arrays
             program = self.loaded.load
-            arrays = [self.store.array(port.name) for port in program.signature.inputs]
-            made = [np.array(result) for result in program.run(arrays)]
-            results = tuple(made[index] for index in self.loaded.manifest.derived)
+            made = program.run([arrays[port.name] for port in program.signature.inputs])
+            results = tuple(np.array(made[index]) for index in self.loaded.manifest.derived)
             self._derived = (version, results)
             return results
-
-
-_SOURCES: Mapping[Role, Callable[..., np.ndarray]] = {
-    Role.INPUT: Entry._from_user,
-    Role.HYPERPARAMETER: Entry._from_user,
-    Role.PARAMETER: Entry._from_store,
-    Role.BUFFER: Entry._from_store,
-    Role.OPTIMIZER_STATE: Entry._from_store,
-    Role.COUNTER: Entry._from_counter,
-    Role.DERIVED: Entry._from_load,
-}
 
 
 def as_host_array(value: Any, port: Port) -> np.ndarray:

@@ -82,7 +82,7 @@ def save(model: CompiledModel, path: Path, objects: bool = True) -> None:
     """
     model.entry(INFER)
     sections = _Sections()
-    with model.store.lock:
+    with model.store.reading():
         arrays = {name: model.store.array(name) for name in model.store}
         weights = dump_safetensors(arrays)
         counter = [int(word) for word in model.counter.words]

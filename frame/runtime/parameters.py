@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,26 @@ from frame.ir.graph import TensorType
 class ParameterStore(Mapping[str, np.ndarray]):
     """Named state arrays: parameters, buffers, optimizer state. Reading copies, `write` replaces.
 
-    `version` counts writes; what was derived from the arrays records the version it was made from.
+    `version` counts changes; what was derived from the arrays records the version it was made from.
+    `arrays` is replaced by a new table whenever an array is: a run that is under way keeps the old
+    ones. Only an executable that updates its inputs changes arrays in place, inside `writing`.
     """
 
     def __init__(self, types: Mapping[str, TensorType], arrays: Mapping[str, np.ndarray]) -> None:
         self._types = dict(types)
-        self._arrays: dict[str, np.ndarray] = {}
-        self.lock = threading.RLock()
+        self.arrays: Mapping[str, np.ndarray] = {
+            name: _fitting(name, arrays[name], type_) for name, type_ in self._types.items()
+        }
         self.version = 0
-        for name, type_ in self._types.items():
-            self._arrays[name] = _fitting(name, arrays[name], type_)
+        self.in_place = False
+        self._turn = threading.Condition(threading.Lock())
+        self._readers = 0
+        self._writer: int | None = None
 
     def __getitem__(self, name: str) -> np.ndarray:
         self._require(name)
-        with self.lock:
-            return self._arrays[name].copy()
+        with self.reading():
+            return self.arrays[name].copy()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._types)
@@ -46,7 +52,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
 
     def array(self, name: str) -> np.ndarray:
         """Return the array itself, for executables; nobody else may keep or change it."""
-        return self._arrays[name]
+        return self.arrays[name]
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Replace arrays, all or none of them.
@@ -59,9 +65,8 @@ class ParameterStore(Mapping[str, np.ndarray]):
         for name, value in values.items():
             self._require(name)
             ready[name] = _fitting(name, value, self._types[name])
-        with self.lock:
-            for name, array in ready.items():
-                np.copyto(self._arrays[name], array)
+        with self.writing():
+            self.arrays = {**self.arrays, **ready}
             self.version += 1
 
     def add(self, name: str, type_: TensorType, value: np.ndarray) -> None:
@@ -69,12 +74,57 @@ class ParameterStore(Mapping[str, np.ndarray]):
         that is taken."""
         if name in self._types:
             raise AlreadyExistsError(f"the store has an array named {name!r} already")
-        self._arrays[name] = _fitting(name, value, type_)
-        self._types[name] = type_
+        fitting = _fitting(name, value, type_)
+        with self.writing():
+            self.arrays = {**self.arrays, name: fitting}
+            self._types[name] = type_
 
     def touched(self) -> None:
-        """Note that an executable has updated arrays in place."""
+        """Note that an executable updates arrays in place; called inside `writing`."""
         self.version += 1
+
+    def updated_in_place(self) -> None:
+        """Note that an executable will update arrays in place: readers take turns from now on."""
+        self.in_place = True
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep executables from updating arrays in place; any number of readers at once."""
+        self.begin_read()
+        try:
+            yield
+        finally:
+            self.end_read()
+
+    def begin_read(self) -> None:
+        """Begin what `reading` does; the thread that writes may read."""
+        with self._turn:
+            while self._writer not in (None, threading.get_ident()):
+                self._turn.wait()
+            self._readers += 1
+
+    def end_read(self) -> None:
+        """End what `begin_read` began."""
+        with self._turn:
+            self._readers -= 1
+            if not self._readers:
+                self._turn.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep everyone else from reading and writing."""
+        with self._turn:
+            while self._writer is not None:
+                self._turn.wait()
+            self._writer = threading.get_ident()  # from here on nobody begins to read
+            while self._readers:
+                self._turn.wait()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._writer = None
+                self._turn.notify_all()
 
     def _require(self, name: str) -> None:
         if name not in self._types:
@@ -84,10 +134,9 @@ class ParameterStore(Mapping[str, np.ndarray]):
 
 def _fitting(name: str, value: Any, type_: TensorType) -> np.ndarray:
     array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-    fits = dtype(array.dtype) == type_.dtype if array.dtype.isnative else False
-    if not fits or array.shape != type_.shape:
+    if dtype(array.dtype) != type_.dtype or array.shape != type_.shape:
         raise InvalidArgumentError(
             f"parameter {name!r} has the type {type_}, received "
             f"{array.dtype.name}{list(array.shape)}"
         )
-    return np.array(array, order="C", copy=True)
+    return np.array(array, type_.dtype.numpy, order="C", copy=True)

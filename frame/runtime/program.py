@@ -104,6 +104,14 @@ class Program:
             np.copyto(target, result)
         return outputs
 
+    def prepare(self, fixed: Mapping[int, np.ndarray]) -> Any:
+        """Return an object whose `run(inputs, outputs)` takes the inputs that are not fixed.
+
+        An executable that can settle the fixed ones once (`prepare`) does so.
+        """
+        prepare = getattr(self.single, "prepare", None)
+        return _Merged(self, fixed) if prepare is None else prepare(fixed)
+
     def profile(self, inputs: Sequence[np.ndarray]) -> list[KernelTime]:
         """Run once and return the times of the launches of all pieces."""
         if self.single is not None:
@@ -119,6 +127,27 @@ class Program:
             for stage, text in piece.executable.source().items():
                 texts[stage] = texts.get(stage, "") + text
         return texts
+
+
+class _Merged:
+    """The call of a program with some of its inputs fixed."""
+
+    def __init__(self, program: Program, fixed: Mapping[int, np.ndarray]) -> None:
+        self._program = program
+        self._fixed = dict(fixed)
+
+    def run(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """Run on the free inputs, in order."""
+        free, fixed = iter(inputs), self._fixed
+        count = len(self._program.signature.inputs)
+        if len(inputs) + len(fixed) != count:
+            raise InvalidArgumentError(
+                f"expected {count - len(fixed)} inputs, received {len(inputs)}"
+            )
+        merged = [fixed[i] if i in fixed else next(free) for i in range(count)]
+        return list(self._program.run(merged, outputs))
 
 
 def single_piece(signature: Signature, executable: Executable, device: Device) -> Program:

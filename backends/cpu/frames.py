@@ -1,0 +1,121 @@
+"""The memory of running calls: context words, pointer words, arenas, and recycled outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import cffi
+import numpy as np
+
+from frame.backends.cpu.pool import get_pool
+from frame.core.errors import OutOfMemoryError
+
+FFI = cffi.FFI()
+_CONTEXT_WORDS = 10
+_STATUS_WORDS = 4
+_POOLED = 4  # recycled arrays an output
+RECYCLED_BYTES = 1 << 16
+"""Outputs of this size and above are recycled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """What values of the symbols decide: the arena, its offset table, and the outputs.
+
+    `results` has a row an output: its word, shape, dtype, recycler (None for small ones) and how
+    its pointer is taken.
+    """
+
+    values: tuple[int, ...]
+    arena_size: int
+    table: Any
+    results: tuple[tuple[int, tuple[int, ...], np.dtype, Recycler | None, Any], ...]
+
+
+class Frame:
+    """The memory of one running call. Its words stand ready for `owner` and `binding`."""
+
+    __slots__ = (
+        "arena", "binding", "context", "owner", "size", "status", "symbols", "table", "words",
+    )  # fmt: skip
+
+    def __init__(self, ports: int, symbols: int) -> None:
+        pool = get_pool()
+        self.words = FFI.new("void *[]", max(ports, 1))
+        self.symbols = FFI.new("int64_t[]", max(symbols, 1))
+        self.status = FFI.new("int64_t[]", _STATUS_WORDS)
+        self.context = FFI.new("intptr_t[]", _CONTEXT_WORDS)
+        self.arena: mmap.mmap | None = None
+        self.size = 0
+        self.table: Any = None
+        self.binding: Binding | None = None
+        self.owner: object = None
+        self.context[0] = pool.address
+        self.context[1] = pool.launch_address
+        self.context[2] = pool.fail_address
+        self.context[3] = _address(self.status)
+        self.context[5] = _address(self.words)
+        self.context[6] = _address(self.symbols)
+        self.context[9] = pool.clock_address
+
+    def bind(self, binding: Binding) -> None:
+        """Set the symbols, the arena and its offset table; raise OutOfMemoryError."""
+        self._reserve(binding.arena_size)
+        for position, value in enumerate(binding.values):
+            self.symbols[position] = value
+        self.table = binding.table
+        self.context[7] = 0 if binding.table is None else _address(binding.table)
+        self.binding = binding
+
+    def _reserve(self, size: int) -> None:
+        """Make the arena hold at least `size` bytes."""
+        if size <= self.size:
+            return
+        try:
+            self.arena = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError, OverflowError) as error:
+            raise OutOfMemoryError(
+                f"the run needs {size} bytes for intermediate values and could not get them: "
+                f"{error}; use a smaller batch"
+            ) from error
+        with contextlib.suppress(OSError, AttributeError):
+            self.arena.madvise(mmap.MADV_HUGEPAGE)
+        self.size = size
+        self.context[4] = _address(FFI.from_buffer(self.arena))
+
+
+def _address(data: Any) -> int:
+    return int(FFI.cast("intptr_t", data))
+
+
+@dataclass(slots=True)
+class Recycler:
+    """Arrays of one output that are reused once only this object holds them."""
+
+    arrays: list[np.ndarray]
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return an array that nobody else holds."""
+        for array in self.arrays:
+            # The list, the loop variable and the argument of getrefcount: nobody else.
+            if array.shape == shape and sys.getrefcount(array) == 3:
+                return array
+        array = empty(shape, dtype)
+        if len(self.arrays) >= _POOLED:
+            self.arrays.pop(0)
+        self.arrays.append(array)
+        return array
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return a fresh array; raise OutOfMemoryError."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemoryError(
+            f"could not get memory for an output of {dtype.name}{list(shape)}: {error}"
+        ) from error

@@ -1,0 +1,108 @@
+"""How the inputs and outputs of a piece are checked, and what is said when one does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from frame.backends.cpu.frames import FFI
+from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import Dim, match_shape, shape_symbols
+from frame.hal.interfaces import Port
+from frame.ir.graph import TensorType
+
+
+def _cast(array: np.ndarray) -> Any:
+    if not array.flags.c_contiguous:
+        raise ValueError("the array is not contiguous")
+    return FFI.cast("void *", array.ctypes.data)
+
+
+class PortCheck:
+    """How one input or output is checked and turned into a pointer."""
+
+    __slots__ = ("buffered", "dtype", "name", "shape", "static", "type")
+
+    def __init__(self, port: Port) -> None:
+        self.name = port.name
+        self.type: TensorType = port.type
+        self.dtype = np.dtype(port.type.dtype.numpy)
+        self.shape = port.type.storage_shape
+        self.static = all(isinstance(size, int) for size in self.shape)
+        self.buffered = self.dtype.kind in "fiub" and not port.type.dtype.name.startswith("bf")
+
+    @property
+    def pointer(self) -> Callable[[np.ndarray], Any]:
+        """What makes the pointer word of an array. It refuses one that is not contiguous."""
+        return FFI.from_buffer if self.buffered else _cast
+
+    def bound_shape(self, bindings: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape under the bindings of a call."""
+        if self.static:
+            return self.shape  # type: ignore[return-value]
+        return tuple(
+            size.evaluate(bindings) if isinstance(size, Dim) else size for size in self.shape
+        )
+
+    def convert(
+        self, array: Any, position: int, bindings: dict[str, int], updated: bool
+    ) -> np.ndarray:
+        """Check an array, bind symbols by its shape, and return it row-major and native."""
+        where = f"input {position} ({self.name!r})"
+        if not isinstance(array, np.ndarray):
+            raise InvalidArgumentError(
+                f"{where}: expected an array of {self.type}, received {type(array).__name__}"
+            )
+        if array.dtype.newbyteorder("=") != self.dtype:
+            raise InvalidArgumentError(
+                f"{where}: expected {self.type}, received dtype {array.dtype.name} with shape "
+                f"{list(array.shape)}; convert with .astype({self.type.dtype.name!r})"
+            )
+        self._require_shape(array.shape, where, bindings)
+        if updated:
+            _require_writable(array, where)
+            return array
+        return np.ascontiguousarray(array, dtype=self.dtype).reshape(array.shape)
+
+    def _require_shape(self, shape: tuple[int, ...], where: str, bindings: dict[str, int]) -> None:
+        """Bind symbols by a shape; raise InvalidArgumentError for a shape that does not fit."""
+        known = {name: bindings[name] for name in shape_symbols(self.shape) if name in bindings}
+        problem = ""
+        try:
+            if match_shape(self.shape, shape, bindings):
+                return
+        except InvalidArgumentError as error:
+            problem = f": {error}"
+        if known:
+            problem += "; the other inputs have " + ", ".join(
+                f"{name} = {value}" for name, value in sorted(known.items())
+            )
+        raise InvalidArgumentError(
+            f"{where}: expected {self.type}, received shape {list(shape)}{problem}"
+        )
+
+    def require_target(self, array: Any, position: int, bindings: Mapping[str, int]) -> None:
+        """Check an array that the caller wants an output written into."""
+        where = f"output {position} ({self.name!r})"
+        shape = self.bound_shape(bindings)
+        fits = isinstance(array, np.ndarray) and array.dtype == self.dtype and array.shape == shape
+        if not fits:
+            received = (
+                f"{array.dtype.name}{list(array.shape)}"
+                if isinstance(array, np.ndarray)
+                else type(array).__name__
+            )
+            raise InvalidArgumentError(
+                f"{where}: expected an array of {self.type.dtype}{list(shape)}, received {received}"
+            )
+        _require_writable(array, where)
+
+
+def _require_writable(array: np.ndarray, where: str) -> None:
+    if not (array.flags.writeable and array.flags.c_contiguous and array.dtype.isnative):
+        raise InvalidArgumentError(
+            f"{where} is written in place: expected a writable, row-major array in native byte "
+            "order; pass numpy.ascontiguousarray(...) or a copy"
+        )

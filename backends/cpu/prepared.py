@@ -1,0 +1,227 @@
+"""Calls of an executable: what can be settled before a call is, and a call does the rest."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from frame.backends.cpu.frames import Binding, Frame, empty
+from frame.backends.cpu.pool import get_pool
+from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.shapes import match_shapes
+
+if TYPE_CHECKING:
+    from frame.backends.cpu.executable import CpuExecutable
+
+_BAD_STATUS = 1
+_SHAPES = 64  # shapes of inputs that are known to fit
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class PreparedCall:
+    """Calls of one executable with some inputs fixed: the parameters of a model.
+
+    A call takes the other inputs in order. Shapes that were checked once are remembered; arrays of
+    such shapes, of the exact dtype, row-major, go to the native code without a further look.
+    """
+
+    __slots__ = (
+        "_bound", "_executable", "_fast", "_fixed", "_free", "_guard", "_known", "_lock", "_pool",
+    )  # fmt: skip
+
+    def __init__(self, executable: CpuExecutable, fixed: Mapping[int, Any]) -> None:
+        self._executable = executable
+        self._bound: dict[str, int] = {}
+        self._fixed = tuple(self._prepared(fixed))
+        self._free = tuple(i for i in range(len(executable.inputs)) if i not in fixed)
+        rows = ((i, executable.inputs[i]) for i in self._free)
+        self._fast = tuple((i, check.dtype, check.pointer) for i, check in rows)
+        self._known: OrderedDict[Shapes, Binding] = OrderedDict()
+        self._lock = threading.Lock()
+        self._guard = executable.lock if executable.updates else nullcontext()
+        self._pool = get_pool()
+
+    def _prepared(self, fixed: Mapping[int, Any]) -> Iterator[tuple[int, np.ndarray, Any]]:
+        for i, array in sorted(fixed.items()):
+            check = self._executable.inputs[i]
+            fitting = check.convert(array, i, self._bound, i in self._executable.updates)
+            yield i, fitting, check.pointer
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[np.ndarray]:
+        """Run on the free inputs, in order; see `CpuExecutable.run`."""
+        if outputs is not None or not self._pool.ready:
+            get_pool()  # a forked child gets its workers here
+            return self._run_checked(inputs, outputs)
+        try:
+            binding = self._known[tuple([array.shape for array in inputs])]
+        except (AttributeError, KeyError):
+            return self._run_checked(inputs, None)
+        frame = self._frame(binding)
+        words = frame.words
+        try:
+            for array, (word, dtype, pointer) in zip(inputs, self._fast, strict=True):
+                if array.dtype is not dtype or type(array) is not np.ndarray:
+                    return self._run_checked(inputs, None)
+                words[word] = pointer(array)
+        except (ValueError, BufferError):  # not row-major
+            return self._run_checked(inputs, None)
+        return self._call(frame, binding, None)
+
+    def _call(
+        self, frame: Frame, binding: Binding, results: list[np.ndarray] | None
+    ) -> list[np.ndarray]:
+        """Run on a frame whose input words are set; fresh outputs where none are given."""
+        words, executable = frame.words, self._executable
+        if results is None:
+            results = [
+                empty(shape, dtype) if recycler is None else recycler.take(shape, dtype)
+                for _, shape, dtype, recycler, _ in binding.results
+            ]
+        for array, row in zip(results, binding.results, strict=True):
+            words[row[0]] = row[4](array)
+        frame.status[1] = 0
+        with self._guard:
+            bad = executable.entry(frame.context)
+        executable.frames.append(frame)
+        if bad == _BAD_STATUS:
+            self._raise(frame)
+        return results
+
+    def _frame(self, binding: Binding) -> Frame:
+        """Return a frame that nobody uses, ready for the fixed inputs and the binding."""
+        executable = self._executable
+        try:
+            frame = executable.frames.pop()
+        except IndexError:
+            frame = executable.new_frame()
+        if frame.owner is not self:
+            for word, array, pointer in self._fixed:
+                frame.words[word] = pointer(array)
+            frame.owner = self
+        if frame.binding is not binding:
+            frame.bind(binding)
+        return frame
+
+    def _run_checked(
+        self, inputs: Sequence[Any], outputs: Sequence[Any] | None
+    ) -> list[np.ndarray]:
+        arrays, binding = self.checked(inputs)
+        return self.run_bound(self._frame(binding), arrays, binding, outputs)
+
+    def run_bound(
+        self,
+        frame: Frame,
+        arrays: Sequence[np.ndarray],
+        binding: Binding,
+        outputs: Sequence[Any] | None = None,
+    ) -> list[np.ndarray]:
+        """Run on arrays that `checked` has returned."""
+        targets = self._targets(outputs, binding)
+        overlap = targets is not None and self._overlap(targets, arrays)
+        for array, (word, _, pointer) in zip(arrays, self._fast, strict=True):
+            frame.words[word] = pointer(array)
+        results = self._call(frame, binding, None if overlap else targets)
+        if targets is None or not overlap:
+            return results
+        for target, result in zip(targets, results, strict=True):
+            np.copyto(target, result)
+        return targets
+
+    def frame(self, binding: Binding) -> Frame:
+        """Return a frame for a call of `run_bound`."""
+        return self._frame(binding)
+
+    def checked(self, inputs: Sequence[Any]) -> tuple[list[np.ndarray], Binding]:
+        """Check the free inputs and return them row-major and native, with what they bind.
+
+        Raises:
+            InvalidArgumentError: a count, dtype or shape does not fit, a constraint on the sizes
+                does not hold, or an updated input shares memory with another one.
+        """
+        executable = self._executable
+        checks = [executable.inputs[i] for i in self._free]
+        if len(inputs) != len(checks):
+            names = ", ".join(f"{check.name}: {check.type}" for check in checks)
+            raise InvalidArgumentError(
+                f"expected {len(checks)} inputs ({names}), received {len(inputs)}"
+            )
+        bindings = dict(self._bound)
+        self._bind_together(inputs, bindings)
+        arrays = [
+            check.convert(array, i, bindings, i in executable.updates)
+            for i, check, array in zip(self._free, checks, inputs, strict=True)
+        ]
+        self._refuse_shared(arrays)
+        binding = executable.binding(tuple(bindings[name] for name in executable.symbols))
+        self._remember(tuple(array.shape for array in arrays), binding)
+        return arrays, binding
+
+    def _bind_together(self, inputs: Sequence[Any], bindings: dict[str, int]) -> None:
+        """Bind symbols by all shapes at once: one may need what a later one tells.
+
+        A mismatch is left to the checks one by one, which name the input.
+        """
+        pairs = [
+            (self._executable.inputs[i].shape, array.shape)
+            for i, array in zip(self._free, inputs, strict=True)
+            if isinstance(array, np.ndarray)
+        ]
+        try:
+            match_shapes(pairs, bindings)
+        except InvalidArgumentError:
+            return
+
+    def _refuse_shared(self, arrays: Sequence[np.ndarray]) -> None:
+        for i, array in zip(self._free, arrays, strict=True):
+            if i not in self._executable.updates:
+                continue
+            for j, other in zip(self._free, arrays, strict=True):
+                if i != j and np.may_share_memory(array, other):
+                    names = [self._executable.inputs[k].name for k in (i, j)]
+                    raise InvalidArgumentError(
+                        f"input {i} ({names[0]!r}) is updated in place and shares memory with "
+                        f"input {j} ({names[1]!r}): pass a copy"
+                    )
+
+    def _remember(self, shapes: Shapes, binding: Binding) -> None:
+        if any(i in self._executable.updates for i in self._free):
+            return  # such inputs are checked in every call
+        with self._lock:
+            self._known[shapes] = binding
+            if len(self._known) > _SHAPES:
+                self._known.popitem(last=False)
+
+    def _targets(self, outputs: Sequence[Any] | None, binding: Binding) -> list[np.ndarray] | None:
+        if outputs is None:
+            return None
+        checks = self._executable.outputs
+        if len(outputs) != len(checks):
+            raise InvalidArgumentError(
+                f"expected {len(checks)} output arrays, received {len(outputs)}"
+            )
+        bindings = dict(zip(self._executable.symbols, binding.values, strict=True))
+        for position, (check, array) in enumerate(zip(checks, outputs, strict=True)):
+            check.require_target(array, position, bindings)
+        return list(outputs)
+
+    def _overlap(self, targets: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> bool:
+        """Whether a target shares memory with an input or another target."""
+        sources = [*arrays, *(array for _, array, _ in self._fixed)]
+        pairs = itertools.chain(
+            itertools.product(targets, sources), itertools.combinations(targets, 2)
+        )
+        return any(np.may_share_memory(a, b) for a, b in pairs)
+
+    def _raise(self, frame: Frame) -> None:
+        site, position, value = (int(frame.status[k]) for k in (1, 2, 3))
+        sites = self._executable.artifact.sites
+        if not 1 <= site <= len(sites):
+            raise InternalError(f"a check reported the unknown site {site}")
+        raise InvalidArgumentError(sites[site - 1].message(position, value))
