@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from frame.backends.cpu.executable import CpuExecutable
 
 _BAD_STATUS = 1
+_SHAPE = operator.attrgetter("shape")
+_ARRAY, _EMPTY = np.ndarray, np.empty
 _SHAPES = 64  # shapes of inputs that are known to fit
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -33,7 +36,8 @@ class PreparedCall:
     """
 
     __slots__ = (
-        "_bound", "_executable", "_fast", "_fixed", "_free", "_guard", "_known", "_lock", "_pool",
+        "_bound", "_checked", "_entry", "_executable", "_fast", "_fixed", "_frames", "_free",
+        "_guarded", "_known", "_lock", "_pool",
     )  # fmt: skip
 
     def __init__(self, executable: CpuExecutable, fixed: Mapping[int, Any]) -> None:
@@ -45,8 +49,11 @@ class PreparedCall:
         self._fast = tuple((i, check.dtype, check.pointer) for i, check in rows)
         self._known: OrderedDict[Shapes, Binding] = OrderedDict()
         self._lock = threading.Lock()
-        self._guard = executable.lock if executable.updates else nullcontext()
+        self._guarded = bool(executable.updates)
         self._pool = get_pool()
+        self._entry = executable.entry
+        self._frames = executable.frames
+        self._checked = bool(executable.artifact.sites)
 
     def _prepared(self, fixed: Mapping[int, Any]) -> Iterator[tuple[int, np.ndarray, Any]]:
         for i, array in sorted(fixed.items()):
@@ -56,23 +63,39 @@ class PreparedCall:
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[np.ndarray]:
         """Run on the free inputs, in order; see `CpuExecutable.run`."""
-        if outputs is not None or not self._pool.ready:
-            get_pool()  # a forked child gets its workers here
+        # The path of most calls, written out: each function call here costs as much as a kernel.
+        if outputs is not None or self._guarded or not self._pool.ready:
             return self._run_checked(inputs, outputs)
         try:
-            binding = self._known[tuple([array.shape for array in inputs])]
+            binding = self._known[tuple(map(_SHAPE, inputs))]
         except (AttributeError, KeyError):
             return self._run_checked(inputs, None)
-        frame = self._frame(binding)
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = self._executable.new_frame()
+        if frame.owner is not self or frame.binding is not binding:
+            self._settle(frame, binding)
         words = frame.words
         try:
-            for array, (word, dtype, pointer) in zip(inputs, self._fast, strict=True):
-                if array.dtype is not dtype or type(array) is not np.ndarray:
+            for array, (word, dtype, pointer) in zip(inputs, self._fast):  # noqa: B905 - checked
+                if array.dtype is not dtype or type(array) is not _ARRAY:
                     return self._run_checked(inputs, None)
                 words[word] = pointer(array)
         except (ValueError, BufferError):  # not row-major
             return self._run_checked(inputs, None)
-        return self._call(frame, binding, None)
+        results = []
+        for word, shape, dtype, recycler, pointer in binding.results:
+            array = _EMPTY(shape, dtype) if recycler is None else recycler.take(shape, dtype)
+            words[word] = pointer(array)
+            results.append(array)
+        if self._checked:
+            frame.status[1] = 0
+        bad = self._entry(frame.context)
+        self._frames.append(frame)
+        if bad:
+            self._raise(frame)
+        return results
 
     def _call(
         self, frame: Frame, binding: Binding, results: list[np.ndarray] | None
@@ -87,7 +110,7 @@ class PreparedCall:
         for array, row in zip(results, binding.results, strict=True):
             words[row[0]] = row[4](array)
         frame.status[1] = 0
-        with self._guard:
+        with executable.lock if self._guarded else nullcontext():
             bad = executable.entry(frame.context)
         executable.frames.append(frame)
         if bad == _BAD_STATUS:
@@ -96,22 +119,25 @@ class PreparedCall:
 
     def _frame(self, binding: Binding) -> Frame:
         """Return a frame that nobody uses, ready for the fixed inputs and the binding."""
-        executable = self._executable
         try:
-            frame = executable.frames.pop()
+            frame = self._frames.pop()
         except IndexError:
-            frame = executable.new_frame()
+            frame = self._executable.new_frame()
+        self._settle(frame, binding)
+        return frame
+
+    def _settle(self, frame: Frame, binding: Binding) -> None:
         if frame.owner is not self:
             for word, array, pointer in self._fixed:
                 frame.words[word] = pointer(array)
             frame.owner = self
         if frame.binding is not binding:
             frame.bind(binding)
-        return frame
 
     def _run_checked(
         self, inputs: Sequence[Any], outputs: Sequence[Any] | None
     ) -> list[np.ndarray]:
+        get_pool()  # a forked child gets its workers here
         arrays, binding = self.checked(inputs)
         return self.run_bound(self._frame(binding), arrays, binding, outputs)
 

@@ -68,6 +68,7 @@ class Entry:
         self._plain = self._free == self.inputs  # the user's inputs are those of a prepared call
         self._random = any(port.role is Role.COUNTER for port in self._ports)
         self._updates = bool(self.signature.updates)
+        self._pure = self._plain and not self._updates
         self._derived: tuple[int, tuple[np.ndarray, ...]] | None = None
         self._prepared: tuple[Any, Any, Any] | None = None
         self._lock = threading.RLock()
@@ -81,11 +82,22 @@ class Entry:
             InvalidArgumentError: an input is missing, unknown or does not fit; an index in the
                 data is out of range (nothing was changed then).
         """
-        results: list[Any] = self.run(inputs, named, out)
-        for value in inputs:
-            if isinstance(value, Tensor):
+        return self.call(inputs, named, out)
+
+    def call(
+        self,
+        inputs: Sequence[Any],
+        named: Mapping[str, Any],
+        out: Sequence[np.ndarray] | None = None,
+    ) -> Any:
+        """Do what calling the entry does, on arguments that are packed already."""
+        results: list[Any]
+        if self._pure and not named and not self.store.in_place and _all_arrays(inputs):
+            results = self._call().run(inputs, out)
+        else:
+            results = self.run(inputs, named, out)
+            if any(isinstance(value, Tensor) for value in inputs):
                 results = [from_numpy(result) for result in results]
-                break
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(
@@ -97,11 +109,8 @@ class Entry:
         """Run and return the results as a list."""
         if not self._plain or named or len(inputs) != len(self.inputs):
             inputs = self._ordered(self._given(inputs, named or {}))
-        else:
-            for value in inputs:
-                if type(value) is not np.ndarray:
-                    inputs = [as_host_array(v, p) for v, p in zip(inputs, self.inputs, strict=True)]
-                    break
+        elif not _all_arrays(inputs):
+            inputs = [as_host_array(v, p) for v, p in zip(inputs, self.inputs, strict=True)]
         if self._updates:
             return self._run_update(inputs, out)
         if self._random:
@@ -245,6 +254,14 @@ class Entry:
             results = tuple(np.array(made[index]) for index in self.loaded.manifest.derived)
             self._derived = (version, results)
             return results
+
+
+def _all_arrays(values: Sequence[Any]) -> bool:
+    # A loop, as a generator costs more than a whole call of the native code.
+    for value in values:  # noqa: SIM110
+        if type(value) is not np.ndarray:
+            return False
+    return True
 
 
 def as_host_array(value: Any, port: Port) -> np.ndarray:

@@ -133,7 +133,7 @@ class CompiledModel:
             InvalidArgumentError: an input is missing, unknown or does not fit.
         """
         entry = self._entries.get(self._mode) or self.entry(self._mode)
-        return entry(*inputs, out=out, **named)
+        return entry.call(inputs, named, out)
 
     def train_step(self, *inputs: Any, **hyperparameters: Any) -> Any:
         """Run one training step: forward, backward and update, as one executable.
