@@ -179,8 +179,8 @@ def _torch_training(model: Any, x: np.ndarray, labels: np.ndarray) -> Run:
     net = torch.nn.Sequential(*layers[:-1])
     with torch.no_grad():
         for position in range(0, len(layers), 2):
-            net[position].weight.copy_(torch.from_numpy(model.params[f"{position}.weight"].T))
-            net[position].bias.copy_(torch.from_numpy(model.params[f"{position}.bias"]))
+            net[position].weight.copy_(torch.from_numpy(model.params[f"mlp.{position}.weight"].T))
+            net[position].bias.copy_(torch.from_numpy(model.params[f"mlp.{position}.bias"]))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0, momentum=0.9)
     data, target = torch.from_numpy(x), torch.from_numpy(labels)
 
