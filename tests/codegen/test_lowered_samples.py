@@ -51,7 +51,7 @@ def check(record: OpDef, sample: Sample, native: bool) -> None:
         return
     module = piece.lowered.module
     check_module(module)
-    arrays = [np.ascontiguousarray(array) for array in operands_of(sample, float32)]
+    arrays = [np.array(array, order="C") for array in operands_of(sample, float32)]
     found = outputs_of(piece)
     result = run_module(module, [*(a.copy() for a in arrays), *found], order="reversed")
     if native:

@@ -10,7 +10,7 @@ import numpy as np
 from frame.backends.cpu.backend import CpuBackend, Stages
 from frame.backends.cpu.executable import CpuExecutable
 from frame.codegen import lowering
-from frame.compiler.passes.operator_fusion import fuse
+from frame.compiler.passes.operator_fusion import fuse, inline_groups
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Piece, Port, Signature
 from frame.ir.check_plan import check_plan
@@ -50,7 +50,7 @@ def make_piece(graph: Graph, target: TargetDescription | None = None) -> Compile
     backend = CpuBackend()
     target = target or backend.target()
     anchors = backend.capabilities(target).anchors
-    fused = fuse(graph, anchors)
+    fused = fuse(inline_groups(graph), anchors)
     verify(fused)
     infos = {}
     _collect(fused, backend, target, infos)

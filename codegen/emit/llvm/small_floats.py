@@ -91,10 +91,17 @@ def narrow(writer: FunctionWriter, x: str, type_: Type) -> str:
         return lanes.convert("trunc", _narrow_bfloat16(lanes, x), lanes.int32, stored)
     if type_.dtype.name == "float16" and writer.target.half != "none":
         half = vector("half", type_.lanes)
-        rounded = lanes.convert("fptrunc", x, lanes.float32, half)
+        rounded = lanes.convert("fptrunc", _fenced(writer, x, lanes), lanes.float32, half)
         return lanes.convert("bitcast", rounded, half, stored)
     code = _narrow_small(lanes, x, SMALL_FORMATS[type_.dtype.name])
     return lanes.convert("trunc", code, lanes.int32, stored)
+
+
+def _fenced(writer: FunctionWriter, x: str, lanes: Lanes) -> str:
+    """The float32 itself, which code generation may not merge with the rounding that made it: from
+    float64 straight to float16 there is no instruction, only a library call."""
+    text = llvm_type(lanes.float32)
+    return writer.call(text, f"llvm.arithmetic.fence.{mangled(text)}", [(text, x)])
 
 
 def _narrow_bfloat16(lanes: Lanes, x: str) -> str:

@@ -15,6 +15,7 @@ from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.batch_norm import fold_batch_norms
 from frame.compiler.passes.bodies import BodyPass, begin, has_bodies
 from frame.compiler.passes.decomposition import DECOMPOSITIONS
+from frame.compiler.passes.operator_fusion import inline_groups
 from frame.compiler.passes.rules_arithmetic import ARITHMETIC
 from frame.compiler.passes.rules_views import VIEW_RULES
 from frame.ir.builder import Rewriter
@@ -51,6 +52,7 @@ class Canonicalize:
 
     def run(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph in canonical form."""
+        graph = inline_groups(graph)
         if self.batch_norm:
             graph = fold_batch_norms(graph, context)
         return _sweep(graph, context)

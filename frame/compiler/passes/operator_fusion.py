@@ -354,13 +354,13 @@ class _Partition:
 
 def fuse(graph: Graph, anchors: frozenset[str]) -> Graph:
     """Return `graph` with its nodes gathered into `group` nodes; bodies are fused in turn."""
-    graph = _fuse_bodies(_inline_groups(graph), anchors)
+    graph = _fuse_bodies(graph, anchors)
     partition = _Partition(graph, anchors)
     partition.build()
     return _Assembler(partition).run()
 
 
-def _inline_groups(graph: Graph) -> Graph:
+def inline_groups(graph: Graph) -> Graph:
     """Put the bodies of groups that exist already back into the graph."""
     if not any(node.op == "group" for node in graph.nodes):
         return graph
