@@ -30,9 +30,10 @@ def test_the_first_bad_index_is_named(dtype: DType, value: int) -> None:
     indices = np.zeros((2, 4), dtype.numpy)
     indices[1, 1], indices[1, 3] = value, 7
     with pytest.raises(
-        InvalidArgumentError, match=f"{value} at position 5|position 5"
-    ):
+        InvalidArgumentError, match="gather.*position 5|position 5.*gather"
+    ) as caught:
         run(gather_graph(dtype), [TABLE, indices])
+    assert str(value) in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [-1, -(2**31)])
