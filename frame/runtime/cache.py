@@ -33,6 +33,9 @@ _SCHEMA = "v1"
 MANIFEST, ARTIFACT = "manifest", "artifact"
 KINDS = (MANIFEST, ARTIFACT)
 _REMEMBERED = 256  # entries kept in memory where the disk can't be used
+# Never follow a link to somewhere else, and never wait for a pipe.
+_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_CHECK_AFTER = 64  # a cache is measured after each 64th of its limit that was written
 _EVICT_TO = 0.8  # the share of the size limit that eviction leaves
 
 
@@ -73,6 +76,7 @@ class Cache:
         self.counters = Counters()
         self._memory: dict[tuple[str, str], bytes] = {}
         self._warned = False
+        self._written = limit  # the first write measures what others have left
         self._lock = threading.Lock()
 
     @property
@@ -137,8 +141,10 @@ class Cache:
 
     def _read(self, path: Path, kind: str) -> bytes | None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            descriptor = os.open(path, os.O_RDONLY | _SAFELY)
             with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError("it is not a regular file")
                 data = file.read()
         except FileNotFoundError:
             return None
@@ -162,12 +168,15 @@ class Cache:
         except (OSError, FrameError) as error:
             self._warn(f"can't write to {path.parent}: {error}; keeping results in memory")
             return False
-        self._evict()
+        self._written += len(header) + length
+        if self._written * _CHECK_AFTER >= self.limit:
+            self._evict()
         return True
 
     def _evict(self) -> None:
         """Remove the entries that were not used for longest while the cache is over its limit."""
         with self._lock:
+            self._written = 0
             entries = list(self.entries())
             total = sum(entry.size for entry in entries)
             if total <= self.limit:

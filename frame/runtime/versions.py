@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -15,10 +16,15 @@ _SOURCES = ("core", "ir", "ops", "compiler", "hal", "runtime")
 @cache
 def compiler_hash() -> str:
     """Return a digest of frame's version and of the sources of the compiler."""
-    digest = hashlib.sha256(__version__.encode())
     root = Path(__file__).resolve().parents[1]
-    for folder in _SOURCES:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
+    return tree_digest((root / folder for folder in _SOURCES), __version__)
+
+
+def tree_digest(folders: Iterable[Path], start: str = "") -> str:
+    """Return a digest of the Python files below folders: their names and contents."""
+    digest = hashlib.sha256(start.encode())
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.relative_to(folder.parent).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()
