@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -36,7 +36,8 @@ class PortCheck:
     @property
     def pointer(self) -> Callable[[np.ndarray], Any]:
         """What makes the pointer word of an array. It refuses one that is not contiguous."""
-        return FFI.from_buffer if self.buffered else _cast
+        direct = cast("Callable[[np.ndarray], Any]", FFI.from_buffer)
+        return direct if self.buffered else _cast
 
     def bound_shape(self, bindings: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape under the bindings of a call."""
