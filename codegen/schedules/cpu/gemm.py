@@ -172,7 +172,10 @@ class _Gemm:
 
         def load(row: Expr, column: Expr) -> Expr:
             reader = Reader(self.group, body)
-            return b.cast(element(reader, matrix, batch, row, column), self.made.dtype)
+            found = b.cast(element(reader, matrix, batch, row, column), self.made.dtype)
+            lanes = max(row.type.lanes, column.type.lanes)
+            # A broadcast operand gives one element for all places.
+            return found if found.type.lanes == lanes else b.broadcast(found, lanes)
 
         return load
 

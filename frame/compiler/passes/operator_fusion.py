@@ -38,6 +38,10 @@ ELEMENTWISE, REDUCTION = "elementwise", "reduction"
 _PARALLEL_ROWS, _SMALL_ROW = 8, 1 << 14
 _SYMBOL = 1 << 10  # a symbolic size counts as this many
 
+# Nodes of one group at most. Past this many a loop is bound by arithmetic, so another pass over
+# memory costs little, while the time to compile a kernel grows faster than its length.
+MOST_NODES = 96
+
 
 @dataclass(slots=True, eq=False)
 class _Group:
@@ -199,6 +203,8 @@ class _Partition:
 
     def _fits(self, group: _Group, node: Node) -> bool:
         """Whether the result of an elementwise node has a place in the loops of a group."""
+        if len(group.nodes) >= MOST_NODES:
+            return False
         shape = node.results[0].shape
         if group.anchor in EPILOGUES:
             return shape == group.domain and self._reads_elementwise(group, node)
@@ -239,6 +245,8 @@ class _Partition:
     def _takes_reduction(self, group: _Group, node: Node, axes: tuple[int, ...]) -> bool:
         source = node.operands[0]
         if group.anchor not in (ELEMENTWISE, REDUCTION) or source.shape != group.domain:
+            return False
+        if len(group.nodes) >= MOST_NODES:
             return False
         if any(member.op in VIEWS for member in group.nodes):
             return False
@@ -293,6 +301,8 @@ class _Partition:
 
     def _merge(self, home: _Group, other: _Group) -> None:
         """Take over another group that has the same loops, if no path outside connects them."""
+        if len(home.nodes) + len(other.nodes) > MOST_NODES:
+            return
         if not self._same_loops(home, other) or self._path_between(home, other):
             return
         for node in other.nodes:
