@@ -13,7 +13,7 @@ import numpy as np
 from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo, Site
 from frame.backends.cpu.memory import HostAllocator, HostStream
 from frame.backends.cpu.pool import get_pool
-from frame.backends.cpu.target import host_target, named_target
+from frame.backends.cpu.target import code_features, host_target, named_target
 from frame.codegen import lowering
 from frame.codegen.emit import llvm as emitter
 from frame.codegen.loops.printer import print_module
@@ -21,7 +21,7 @@ from frame.codegen.schedules import access, scalar_rules
 from frame.codegen.schedules.registry import schedules
 from frame.core.devices import Device
 from frame.core.dtypes import DTYPES
-from frame.core.errors import InternalError
+from frame.core.errors import InternalError, InvalidArgumentError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import (
     API_VERSION,
@@ -133,7 +133,13 @@ class CpuBackend:
 
         Raises:
             UnimplementedError: carrying the nodes that no schedule takes.
+            InvalidArgumentError: an option is given; this backend has none.
         """
+        if options:
+            raise InvalidArgumentError(
+                f"the cpu backend has no options, received {', '.join(map(repr, options))}; "
+                "target= chooses instruction sets, FRAME_NUM_THREADS the threads"
+            )
         get_pool(store)
         stages = Stages(piece, target)
         return CpuExecutable(stages.artifact(), piece.signature, stages.sources(), stages.profiled)
@@ -215,6 +221,7 @@ class Stages:
             self.plan,
             sites,
             tuple(_launch_info(site) for site in lowered.launches),
+            code_features(self.target),
         )
 
     def sources(self) -> dict[str, Callable[[], str]]:

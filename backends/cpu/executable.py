@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from frame.backends.cpu import elf
 from frame.backends.cpu.frames import FFI, RECYCLED_BYTES, Binding, Frame, Recycler
 from frame.backends.cpu.ports import PortCheck
 from frame.backends.cpu.prepared import PreparedCall
+from frame.backends.cpu.target import missing_features
 from frame.core.errors import InvalidArgumentError
 from frame.hal.interfaces import KernelTime, Signature
 from frame.ir.constraints import check_constraints
@@ -30,7 +32,7 @@ from frame.ir.plan import MemoryPlan
 _ENTRY = "int64_t(*)(void *)"
 _FREE_FRAMES = 4  # idle arenas that an executable keeps
 _BINDINGS = 64  # symbol bindings whose offset tables are kept
-_MAGIC = b"FRCPU1\0\0"
+_MAGIC = b"FRCPU2\0\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,13 @@ class Site:
     def message(self, position: int, value: int) -> str:
         """Return what to tell the person whose data failed the check."""
         place = f" ({self.where})" if self.where else ""
+        expected = f"a value from 0 to {self.limit} - 1"
+        if self.limit.isdecimal():
+            last = int(self.limit) - 1
+            expected = f"a value from 0 to {last}" if last >= 0 else "none, as the axis is empty"
         return (
-            f"{self.op}{place}: the index at position {position} is {value}, expected a value from "
-            f"0 to {self.limit} - 1; nothing was changed by this run"
+            f"{self.op}{place}: the index at position {position} is {value}, expected {expected}; "
+            "nothing was changed by this run"
         )
 
 
@@ -69,6 +75,8 @@ class Artifact:
     plan: MemoryPlan
     sites: tuple[Site, ...]
     launches: tuple[LaunchInfo, ...]
+    cpu: tuple[str, ...] = ()
+    """The architecture and the instruction sets that the code may use."""
 
     def to_bytes(self) -> bytes:
         """Return the artefact as bytes: a JSON header, then the object."""
@@ -77,6 +85,7 @@ class Artifact:
             "plan": self.plan.to_data(),
             "sites": [[s.op, s.where, s.limit] for s in self.sites],
             "launches": [[i.kernel, list(i.origins), i.flops, i.bytes] for i in self.launches],
+            "cpu": list(self.cpu),
         }
         text = json.dumps(header).encode()
         return _MAGIC + struct.pack("<Q", len(text)) + text + self.code
@@ -96,6 +105,7 @@ class Artifact:
                 MemoryPlan.from_data(header["plan"]),
                 tuple(Site(*row) for row in header["sites"]),
                 tuple(LaunchInfo(k, tuple(o), f, m) for k, o, f, m in header["launches"]),
+                tuple(map(str, header["cpu"])),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgumentError(f"damaged artefact of the cpu backend: {error}") from error
@@ -118,8 +128,9 @@ class CpuExecutable:
         self.artifact = artifact
         self._sources = dict(sources or {})
         self._profiled = profiled
-        self._loaded = elf.load(artifact.code)
-        self.entry = FFI.cast(_ENTRY, self._loaded.symbol(artifact.entry))
+        # Code for another CPU can be looked at and kept in files, but not run.
+        self.missing = missing_features(artifact.cpu)
+        self._loaded = None if self.missing else elf.load(artifact.code)
         self.inputs = tuple(PortCheck(port) for port in signature.inputs)
         self.outputs = tuple(PortCheck(port) for port in signature.outputs)
         self.symbols = signature.symbols
@@ -129,7 +140,24 @@ class CpuExecutable:
         self._recyclers = tuple(Recycler([]) for _ in signature.outputs)
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
         self._bindings_lock = threading.Lock()
-        self._plain = PreparedCall(self, {})
+
+    @cached_property
+    def entry(self) -> Any:
+        """The entry function.
+
+        Raises:
+            InvalidArgumentError: the code is for another CPU than this machine's.
+        """
+        if self._loaded is None:
+            raise InvalidArgumentError(
+                f"this code needs {', '.join(self.missing)}, which this machine does not have: "
+                "compile with target='native' to run it here"
+            )
+        return FFI.cast(_ENTRY, self._loaded.symbol(self.artifact.entry))
+
+    @cached_property
+    def _plain(self) -> PreparedCall:
+        return PreparedCall(self, {})
 
     def run(
         self,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from frame.backends.cpu.frames import FFI
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, OutOfMemoryError
 from frame.core.shapes import Dim, match_shape, shape_symbols
 from frame.hal.interfaces import Port
 from frame.ir.graph import TensorType
@@ -65,7 +65,7 @@ class PortCheck:
         if updated:
             _require_writable(array, where)
             return array
-        return np.ascontiguousarray(array, dtype=self.dtype).reshape(array.shape)
+        return _row_major(array, self.dtype, where)
 
     def _require_shape(self, shape: tuple[int, ...], where: str, bindings: dict[str, int]) -> None:
         """Bind symbols by a shape; raise InvalidArgumentError for a shape that does not fit."""
@@ -99,6 +99,16 @@ class PortCheck:
                 f"{where}: expected an array of {self.type.dtype}{list(shape)}, received {received}"
             )
         _require_writable(array, where)
+
+
+def _row_major(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+    try:
+        return np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemoryError(
+            f"{where}: could not get memory for a row-major copy of {dtype.name}"
+            f"{list(array.shape)}: {error}; use a smaller batch"
+        ) from error
 
 
 def _require_writable(array: np.ndarray, where: str) -> None:

@@ -228,6 +228,11 @@ class PreparedCall:
         if outputs is None:
             return None
         checks = self._executable.outputs
+        if not isinstance(outputs, (list, tuple)):
+            raise InvalidArgumentError(
+                f"expected a list of {len(checks)} arrays to write the outputs into, received "
+                f"{type(outputs).__name__}"
+            )
         if len(outputs) != len(checks):
             raise InvalidArgumentError(
                 f"expected {len(checks)} output arrays, received {len(outputs)}"

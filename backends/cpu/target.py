@@ -78,6 +78,16 @@ def host_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return parse_cpuinfo(text, architecture)
 
 
+def missing_features(cpu: Iterable[str]) -> tuple[str, ...]:
+    """Return what code for (architecture, features...) needs and this machine lacks, sorted."""
+    return tuple(sorted(set(cpu) - {host_architecture()} - _native_features()))
+
+
+def code_features(target: TargetDescription) -> tuple[str, ...]:
+    """Return the architecture of a target and its features, as `missing_features` takes them."""
+    return (target.triple.partition("-")[0], *target.features)
+
+
 def parse_cpuinfo(text: str, architecture: str) -> frozenset[str]:
     """Return the features that all processors in the text of /proc/cpuinfo share.
 
