@@ -172,6 +172,10 @@ def make_pipeline(passes: Passes = None) -> Pipeline:
     pipeline = Pipeline(standard_passes())
     if isinstance(passes, str):
         passes = (passes,)
+    if not isinstance(passes, (list, tuple, type(None))):
+        raise InvalidArgumentError(
+            f"expected passes as a list of edits or a Pipeline, received {passes!r:.80}"
+        )
     for edit in passes or ():
         pipeline = _applied(pipeline, edit)
     return pipeline

@@ -183,7 +183,10 @@ def _significant_bits(dtype: DType) -> int:
 
 
 def _checked(name: str, value: int, bits: int) -> int:
-    number = int(value)
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
     if number != value or not 0 <= number < 1 << bits:
         raise InvalidArgumentError(
             f"expected a {name} that is an integer from 0 to 2**{bits} - 1, received {value!r}"

@@ -11,6 +11,7 @@ from typing import Any, Self
 from frame.core.devices import HOST
 from frame.core.errors import InternalError, InvalidArgumentError
 from frame.ir.graph import (
+    MAX_DEPTH,
     Attribute,
     Graph,
     GraphInput,
@@ -22,6 +23,8 @@ from frame.ir.graph import (
     Value,
     op_table,
 )
+from frame.ir.printer import quote
+from frame.ir.scanner import MAX_STRING
 
 _active: contextvars.ContextVar[GraphBuilder | None] = contextvars.ContextVar(
     "frame_graph_builder", default=None
@@ -52,10 +55,17 @@ class GraphBuilder:
         self._owned: set[Value] = set()
         self._input_names: set[str] = set()
         self._streams = 0
+        self._depth = 0
         self._token: contextvars.Token[GraphBuilder | None] | None = None
 
     def __enter__(self) -> Self:
         self.parent = _active.get()
+        self._depth = 1 if self.parent is None else self.parent._depth + 1
+        if self._depth > MAX_DEPTH:
+            raise InvalidArgumentError(
+                f"the body {self.name} is nested more than {MAX_DEPTH} graphs deep: use one scan "
+                "or while over a longer axis, or ops outside of it"
+            )
         if self.parent is not None and not self._module:
             self._module = [*self.parent._module]
         self._token = _active.set(self)
@@ -68,6 +78,7 @@ class GraphBuilder:
 
     def input(self, type_: TensorType, role: Role = Role.INPUT, name: str = "") -> Value:
         """Declare a graph input; an empty name becomes `arg<position>`."""
+        _check_name(name, "an input")
         name = name or f"arg{len(self.inputs)}"
         if name in self._input_names:
             raise InvalidArgumentError(
@@ -320,4 +331,15 @@ class Rewriter(GraphBuilder):
             old.name,
             old.output_names,
             tuple(self.locations),
+        )
+
+
+def _check_name(name: Any, what: str) -> None:
+    """Raise InvalidArgumentError for a name that a text can't hold."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"expected the name of {what} as text, received {name!r:.80}")
+    if len(name) > MAX_STRING // 10 and len(quote(name)) > MAX_STRING:
+        raise InvalidArgumentError(
+            f"expected a name of {what} of at most {MAX_STRING} characters, received {len(name)} "
+            f"that begin with {name[:40]!r}"
         )

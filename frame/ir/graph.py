@@ -22,6 +22,9 @@ from frame.core.dtypes import DType, dtype
 from frame.core.errors import InternalError, InvalidArgumentError
 from frame.core.shapes import Dim, Shape, Size, numel
 
+MAX_DEPTH = 16
+"""How many graphs may stand inside one another: bodies of scan, cond and while."""
+
 
 def dim_symbols(size: Size) -> tuple[str, ...]:
     """Return the symbols of one dimension, each once, in the order of its text."""

@@ -18,6 +18,7 @@ from frame.core.devices import HOST, Device
 from frame.core.dtypes import DTYPES, DType
 from frame.core.shapes import Dim, Size, as_shape
 from frame.ir.graph import (
+    MAX_DEPTH,
     ROW_MAJOR,
     Attribute,
     Constant,
@@ -35,9 +36,6 @@ from frame.ir.printer import INLINE_ELEMENTS, KEYWORDS
 from frame.ir.scanner import Scanner, Token
 from frame.ir.schema import check_types, find_schema, infer
 from frame.ir.verify import check_layout, verify
-
-MAX_DEPTH = 16
-"""How deep graphs may nest."""
 
 MAX_NODES = 1_000_000
 """How many nodes and inputs a text may declare, bodies included."""

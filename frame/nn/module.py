@@ -8,6 +8,7 @@ that `build` takes are in the same order, so each module gets one consecutive sl
 from __future__ import annotations
 
 import contextvars
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -431,10 +432,29 @@ def _apply(
             raise
         place = path or "the root"
         raise InvalidArgumentError(f"in module {place} ({module.kind}): {error}") from error
+    except TypeError:
+        _check_arity(module, path, inputs)
+        raise
     finally:
         if step:
             builder.pop_module()
         _frame.reset(token)
+
+
+def _check_arity(module: Module, path: str, inputs: Sequence[Any]) -> None:
+    """Raise InvalidArgumentError if the module does not take this many inputs."""
+    try:
+        signature = inspect.signature(module.builder)
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    try:
+        signature.bind(None, *inputs)
+    except TypeError as error:
+        names = ", ".join(list(signature.parameters)[1:])
+        raise InvalidArgumentError(
+            f"in module {path or 'the root'} ({module.kind}): it takes the inputs ({names}), "
+            f"received {len(inputs)}: {error}"
+        ) from None
 
 
 def _frame_now() -> _Frame:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from frame.core import config
-from frame.core.errors import AlreadyExistsError, DeviceError, NotFoundError
+from frame.core.errors import (
+    AlreadyExistsError,
+    DeviceError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from frame.core.targets import TargetDescription
 from frame.hal.interfaces import API_VERSION, Backend
 
 _LOG = logging.getLogger("frame.runtime")
@@ -60,6 +66,21 @@ def backend(name: str | None = None) -> Backend:
         if name not in _loaded:
             _loaded[name] = _load(name)
         return _loaded[name]
+
+
+def target_of(owner: Backend, target: TargetDescription | str | None) -> TargetDescription | None:
+    """Return the target of a name; a description and None stay what they are.
+
+    Raises:
+        InvalidArgumentError: it is none of these, or the backend does not know the name.
+    """
+    if isinstance(target, str):
+        return owner.target(target)
+    if target is None or isinstance(target, TargetDescription):
+        return target
+    raise InvalidArgumentError(
+        f"target: expected a name such as 'native' or a TargetDescription, received {target!r:.80}"
+    )
 
 
 def _load(name: str) -> Backend:

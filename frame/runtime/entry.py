@@ -264,6 +264,29 @@ def _all_arrays(values: Sequence[Any]) -> bool:
     return True
 
 
+def _scalar(value: Any, port: Port) -> np.ndarray:
+    """Return a number in the dtype of a port, which must be able to hold it."""
+    wanted = port.type.dtype
+    try:
+        if isinstance(value, np.complexfloating):
+            raise TypeError("complex numbers have no dtype here")
+        with np.errstate(all="ignore"):
+            array = np.asarray(value, dtype=wanted.numpy)
+            kept = bool(array == value) if not wanted.is_float else _same_class(array, value)
+    except (TypeError, ValueError, OverflowError):
+        kept = False
+    if not kept:
+        raise InvalidArgumentError(
+            f"input {port.name!r}: expected a number that {wanted} can hold, received {value!r:.80}"
+        )
+    return array
+
+
+def _same_class(array: np.ndarray, value: Any) -> bool:
+    """Whether a number is finite, infinite or not a number as before."""
+    return bool(np.isfinite(array) == np.isfinite(float(value)))
+
+
 def as_host_array(value: Any, port: Port) -> np.ndarray:
     """Return an input of the user as a host array, without a copy where the memory allows it.
 
@@ -274,7 +297,7 @@ def as_host_array(value: Any, port: Port) -> np.ndarray:
     if isinstance(value, Tensor):
         return value.numpy() if value.device.backend != "cpu" else np.asarray(value)
     if isinstance(value, _SCALARS):
-        return np.asarray(value, dtype=port.type.dtype.numpy)
+        return _scalar(value, port)
     if hasattr(value, "__dlpack__"):
         from frame.core.tensors import from_dlpack
 

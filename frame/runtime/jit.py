@@ -17,6 +17,7 @@ from frame.core.shapes import Dim
 from frame.core.tensors import Tensor, from_numpy
 from frame.ir.builder import active_builder
 from frame.ir.graph import TensorType, Value
+from frame.runtime.backends import backend, target_of
 from frame.runtime.entry import Entry
 from frame.runtime.parameters import ParameterStore
 from frame.runtime.stages import Declared
@@ -24,6 +25,7 @@ from frame.runtime.tracing import Structure, flatten, trace_structure
 
 _LOG = logging.getLogger("frame.jit")
 _SYMBOL = "n"
+_OPTIONS = frozenset({"target", "passes", "options"})
 Key = tuple[Any, ...]
 
 
@@ -59,6 +61,13 @@ class Jitted:
     def __init__(
         self, function: Callable[..., Any], backend: str | None = None, **options: Any
     ) -> None:
+        if unknown := set(options) - _OPTIONS:
+            raise InvalidArgumentError(
+                f"frame.jit takes backend, {', '.join(sorted(_OPTIONS))}; received "
+                f"{sorted(unknown)[0]!r}"
+            )
+        if not callable(function):
+            raise InvalidArgumentError(f"frame.jit compiles a function, received {function!r:.80}")
         functools.update_wrapper(self, function)
         self.__name__ = getattr(function, "__name__", "function").strip("<>") or "function"
         self.function = function
@@ -80,7 +89,7 @@ class Jitted:
         leaves, layout = flatten(arguments)
         arrays = [_as_array(leaf) for leaf in leaves]
         types = [TensorType(dtype(a.dtype), a.shape) for a in arrays]
-        key = (layout, tuple(sorted(static.items(), key=lambda item: item[0])))
+        key = (layout, _hashable(static))
         form = self._find(key, types) or self._add(key, layout, types, static)
         results: list[Any] = form.entry.run(arrays)
         if any(isinstance(leaf, Tensor) for leaf in leaves):
@@ -128,14 +137,23 @@ class Jitted:
             return self.function(*layout.build(iter(values)), **static)
 
         graph, structure = trace_structure(build, list(types), self.__name__)
-        declared = Declared(graph, self.backend or _default_backend(), **self.options)
+        owner = backend(self.backend)
+        settings = {**self.options, "target": target_of(owner, self.options.get("target"))}
+        declared = Declared(graph, owner.name, **settings)
         return _Compiled(Entry(declared, ParameterStore({}, {})), structure, tuple(types))
 
 
-def _default_backend() -> str:
-    from frame.runtime.backends import backend
-
-    return backend().name
+def _hashable(static: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return the keyword arguments of a call as a part of a key."""
+    for name, value in static.items():
+        try:
+            hash(value)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"keyword arguments are constants of the trace and must be hashable; {name!r} is "
+                f"a {type(value).__name__}: pass arrays and lists by position"
+            ) from None
+    return tuple(sorted(static.items()))
 
 
 def _generalised(

@@ -20,11 +20,12 @@ from frame.ir.graph import Graph, TensorType
 from frame.nn.module import Module, build_graph
 from frame.nn.parameters import materialize
 from frame.runtime.backends import backend as find_backend
+from frame.runtime.backends import target_of
 from frame.runtime.entry import STATE, Counter, Entry
 from frame.runtime.parameters import ParameterStore
 from frame.runtime.specs import as_spec, check_sizes, with_sizes
 from frame.runtime.stages import Declared, Loaded, load
-from frame.runtime.tracing import trace
+from frame.runtime.tracing import arguments, trace
 
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
@@ -246,8 +247,8 @@ def compile(
 
     Args:
         model: a Module, a graph, or a function that builds a graph from values.
-        inputs: one `frame.spec` (or array, or shape) an input; a mapping gives names. A graph has
-            its own.
+        inputs: one `frame.spec` (or array, or shape) an input; a mapping gives names, which for a
+            function are those of its arguments. A graph has its own.
         backend: the name of the backend; FRAME_BACKEND or `cpu` by default.
         target: a target description or a name such as `x86-64-v3`; the host by default.
         loss: a module of (output, target); with `optimizer` the model gets a training step.
@@ -265,7 +266,7 @@ def compile(
         UnimplementedError: an op that neither a backend nor a reference can run.
     """
     owner = find_backend(backend)
-    on = owner.target(target) if isinstance(target, str) else target
+    on = target_of(owner, target)
     settings = _Settings(owner.name, on, passes, dict(options or {}))
     made = _Declarations(model, inputs, loss, targets, optimizer, settings, sizes or {})
     values = made.initial_values(seed)
@@ -322,8 +323,9 @@ class _Declarations:
                 "sizes= is for the training step, which needs loss= and optimizer=; write numbers "
                 "in the specs instead"
             )
+        _require_kinds(model, loss, optimizer)
         self.model, self.loss, self.optimizer, self.settings = model, loss, optimizer, settings
-        self.inputs = _named_specs(inputs)
+        self.inputs, self.named = _named_specs(inputs), isinstance(inputs, Mapping)
         self.targets = [as_spec(target) for target in targets]
         self.sizes = check_sizes(sizes, [*self.inputs.values(), *self.targets])
         if isinstance(model, Module):
@@ -355,7 +357,8 @@ class _Declarations:
     def _plain(self) -> Declared:
         if isinstance(self.model, Graph):
             return self.settings.declare(self.model)
-        return self.settings.declare(trace(self.model, *self.inputs.values()))
+        specs = arguments(self.model, self.inputs) if self.named else self.inputs.values()
+        return self.settings.declare(trace(self.model, *specs))
 
     def _forward(self, mode: str) -> Declared:
         return self.settings.declare(build_graph(self.model, self.inputs, mode))
@@ -383,6 +386,31 @@ class _Declarations:
         loss, _ = self._require_training()
         graph = graph_with_loss(self.model, loss, self.inputs, self.targets, "infer")
         return self.settings.declare(graph)
+
+
+def _require_kinds(model: Any, loss: Any, optimizer: Any) -> None:
+    """Raise InvalidArgumentError for a model, loss or optimizer that is of another kind."""
+    if not isinstance(model, (Module, Graph)) and not callable(model):
+        raise InvalidArgumentError(
+            f"expected a Module, a Graph or a function that builds one, received {model!r:.80}"
+        )
+    if loss is None and optimizer is None:
+        return
+    from frame.compiler.optimizers import Optimizer
+
+    if not isinstance(model, Module):
+        raise InvalidArgumentError(
+            f"a training step needs a Module, which has parameters, received {model!r:.80}"
+        )
+    if not isinstance(loss, Module):
+        raise InvalidArgumentError(
+            f"loss: expected a Module such as nn.CrossEntropyLoss(), received {loss!r:.80}"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise InvalidArgumentError(
+            f"optimizer: expected an optimizer such as SGD(momentum=0.9), "
+            f"received {optimizer!r:.80}"
+        )
 
 
 def _named_specs(inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, TensorType]:

@@ -61,6 +61,10 @@ class ParameterStore(Mapping[str, np.ndarray]):
             NotFoundError: a name is unknown.
             InvalidArgumentError: an array has another shape or dtype.
         """
+        if not isinstance(values, Mapping):
+            raise InvalidArgumentError(
+                f"expected parameters as a mapping from names to arrays, received {values!r:.80}"
+            )
         ready = {}
         for name, value in values.items():
             self._require(name)

@@ -156,7 +156,8 @@ def key_of(declared: Declared) -> Key:
     held = (*user.held, *(transform.held if transform else ()))
     if owner.source_hash().startswith(VOLATILE):
         held = (*held, owner)
-    return Key(hashlib.sha256("\x1f".join(parts).encode()).hexdigest(), held)
+    text = "\x1f".join(parts).encode("utf-8", "surrogatepass")
+    return Key(hashlib.sha256(text).hexdigest(), held)
 
 
 def _add_foreign_ops(user: Fingerprint, graph: Graph) -> None:

@@ -90,12 +90,32 @@ def as_value(leaf: Any) -> Value:
     if isinstance(leaf, Value):
         return leaf
     try:
+        if leaf is None:
+            raise InvalidArgumentError("a function without a return statement")
         return as_operands(lookup("stop_gradient"), (leaf,))[0]
     except InvalidArgumentError:
         raise InvalidArgumentError(
             "a traced function must return values of the graph (or a nest of tuples, lists and "
             f"dicts of them), received {type(leaf).__name__}"
         ) from None
+
+
+def arguments(function: Callable[..., Any], specs: Mapping[str, Any]) -> list[Any]:
+    """Return specs that are given by name in the order of the function's arguments.
+
+    Raises:
+        InvalidArgumentError: a name is not that of an argument.
+    """
+    names = _argument_names(function, len(specs))
+    if unknown := [name for name in specs if name not in names]:
+        raise InvalidArgumentError(
+            f"{getattr(function, '__name__', function)!r} takes the arguments {', '.join(names)}, "
+            f"received a spec for {unknown[0]!r}"
+        )
+    return [specs[name] for name in names]
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _argument_names(function: Callable[..., Any], count: int) -> list[str]:
@@ -105,14 +125,17 @@ def _argument_names(function: Callable[..., Any], count: int) -> list[str]:
     except (TypeError, ValueError):
         return [f"arg{position}" for position in range(count)]
     names: list[str] = []
+    required = 0
     for parameter in parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             names += [f"{parameter.name}{k}" for k in range(count - len(names))]
-        elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        elif parameter.kind in _POSITIONAL:
             names.append(parameter.name)
-    if len(names) < count:
+            required += parameter.default is inspect.Parameter.empty
+    if not required <= count <= len(names):
+        takes = f"{required} to {len(names)}" if required < len(names) else f"{required}"
         raise InvalidArgumentError(
-            f"{getattr(function, '__name__', function)!r} takes {len(names)} arguments, received "
-            f"{count} specs"
+            f"{getattr(function, '__name__', function)!r} takes {takes} arguments "
+            f"({', '.join(names)}), received {count} specs"
         )
     return names[:count]
