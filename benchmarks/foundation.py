@@ -39,6 +39,7 @@ except ImportError:
 
 Run = Callable[[], Any]
 WINDOW = 0.02  # seconds that one peer runs in a round
+PAUSE = 0.25  # seconds for the threads of the peer before to stop spinning; then one warm-up call
 
 
 @dataclass
@@ -239,6 +240,8 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {peer: [] for peer in case.runs}
     for _ in range(rounds):
         for peer, run in case.runs.items():
+            time.sleep(PAUSE)
+            run()
             times[peer].append(_window(run, repeats[peer]))
     row: dict[str, Any] = {"case": case.name, "threads": get_pool().threads, "rounds": rounds}
     for peer, values in times.items():
