@@ -5,6 +5,8 @@ from __future__ import annotations
 # public name -> its module; loaded at the first use
 _EXPORTS = {
     "register_scalar_rule": "frame.codegen.schedules.scalar_rules",
+    "unregister_scalar_rule": "frame.codegen.schedules.scalar_rules",
+    "unregister_schedule": "frame.codegen.schedules.registry",
     "register_schedule": "frame.codegen.schedules.registry",
 }
 

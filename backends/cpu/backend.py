@@ -18,13 +18,16 @@ from frame.codegen import lowering
 from frame.codegen.emit import llvm as emitter
 from frame.codegen.loops.printer import print_module
 from frame.codegen.schedules import access, scalar_rules
-from frame.codegen.schedules.registry import schedules
+from frame.codegen.schedules.registry import foreign_schedules, schedules
+from frame.codegen.schedules.scalar_rules import foreign_rules
 from frame.core.devices import Device
 from frame.core.dtypes import DTYPES
 from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.fingerprint import Fingerprint
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import (
     API_VERSION,
+    VOLATILE,
     ArtifactStore,
     Capabilities,
     GroupInfo,
@@ -99,8 +102,15 @@ class CpuBackend:
         )
 
     def source_hash(self) -> str:
-        """Return a digest of the sources of code generation and this backend."""
-        return _source_hash()
+        """Return a digest of the sources of code generation and this backend, and of the scalar
+        rules and schedules that users have registered."""
+        foreign = (foreign_rules(), foreign_schedules("cpu"))
+        if not any(foreign):
+            return _source_hash()
+        user = Fingerprint()
+        user.add(foreign)
+        digest = hashlib.sha256((_source_hash() + user.text()).encode()).hexdigest()
+        return digest if user.exact else f"{VOLATILE}{digest}"
 
     def allocator(self, device: Device) -> HostAllocator:
         """Return the allocator of host memory."""

@@ -357,6 +357,43 @@ def loads(block: Iterable[Stmt]) -> list[Load]:
     return [e for e in all_expressions(block) if isinstance(e, Load)]
 
 
+def used_buffers(block: Iterable[Stmt]) -> set[Buffer]:
+    """Return the buffers that a block reads or writes."""
+    found = {load.buffer for load in loads(block)}
+    for statement in walk(block):
+        found.update(_TOUCHED[type(statement)](statement))
+    return found
+
+
+def _views(statement: Any) -> tuple[Buffer, ...]:
+    return tuple(view.buffer for view in statement.buffers)
+
+
+def _none(statement: Any) -> tuple[Buffer, ...]:
+    return ()
+
+
+_TOUCHED: Mapping[type[Stmt], Callable[[Any], tuple[Buffer, ...]]] = {
+    Let: _none,
+    For: _none,
+    If: _none,
+    Fail: _none,
+    Return: _none,
+    While: lambda s: (s.condition,),
+    Alloc: lambda s: (s.buffer,),
+    Store: lambda s: (s.buffer,),
+    Copy: lambda s: (s.target.buffer, s.source.buffer),
+    Call: _views,
+    Launch: _views,
+}
+
+
+def used_variables(block: Iterable[Stmt], memories: Iterable[Buffer] = ()) -> set[Var]:
+    """Return the variables that a block, and the shapes of `memories`, read."""
+    sizes = [e for m in memories for e in (*m.shape, *m.strides) if isinstance(e, Expr)]
+    return {e for e in (*all_expressions(block), *post_order(sizes)) if isinstance(e, Var)}
+
+
 def has_load(expression: Expr) -> bool:
     """Tell whether an expression reads memory."""
     return any(isinstance(node, Load) for node in post_order([expression]))

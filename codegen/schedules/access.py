@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import INDEX, Buffer, Const, Expr, Type, Var
+from frame.codegen.loops.ir import Buffer, Const, Expr, Type, Var
 from frame.codegen.schedules import random_bits
 from frame.codegen.schedules.group import Group, Index
 from frame.codegen.schedules.scalar_rules import apply_rule, compute_dtype
@@ -318,5 +318,3 @@ INDEX_RULES: dict[str, IndexRule] = {
     "uniform": _random,
     "normal": _random,
 }
-
-POSITION = INDEX

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from frame.codegen.loops.ir import Block, Buffer, Expr, Kernel, Scope, Var
+from frame.codegen.loops.traverse import used_buffers, used_variables
 from frame.codegen.schedules.sizes import size_expr
-from frame.codegen.schedules.walk import used_buffers, used_variables
 from frame.core.dtypes import DType
 from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription

@@ -82,6 +82,16 @@ def schedules(family: str = "cpu") -> Mapping[str, Schedule]:
     return {anchor: item for (name, anchor), item in _schedules.items() if name == family}
 
 
+def foreign_schedules(family: str = "cpu") -> Mapping[str, Schedule]:
+    """Return the schedules that are not frame's own, by anchor: they decide what code is made."""
+    found = sorted(schedules(family).items())
+    return {anchor: row for anchor, row in found if not _is_own(row.lower)}
+
+
+def _is_own(function: Callable[..., object]) -> bool:
+    return getattr(function, "__module__", "").startswith("frame.")
+
+
 def schedule_for(anchor: str, family: str = "cpu") -> Schedule:
     """Return the schedule of an anchor; raise UnimplementedError when there is none."""
     found = schedules(family).get(anchor)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from frame.codegen import mathlib
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, Type
-from frame.core.dtypes import DType, bfloat16, float16, float32, int64
-from frame.core.errors import UnimplementedError
+from frame.core.dtypes import DType, bfloat16, float16, float32
+from frame.core.errors import AlreadyExistsError, NotFoundError, UnimplementedError
 from frame.ir.graph import Attribute, Node, TensorType
 
 Rule = Callable[..., Expr]
@@ -337,9 +336,30 @@ def apply_rule(node: Node, operands: list[Expr]) -> Expr:
     return scalar_rule(node)(context, *operands)
 
 
-def register_scalar_rule(op: str, rule: Any) -> None:
-    """Let `rule(context, *operands) -> Expr` compute the elementwise op of that name."""
-    RULES[op] = rule
+_foreign: dict[str, Rule] = {}
 
 
-INDEX_DTYPE = int64
+def register_scalar_rule(op: str, rule: Rule) -> None:
+    """Let `rule(context, *operands) -> Expr` compute the elementwise op of that name.
+
+    Raises:
+        AlreadyExistsError: the op has a rule.
+    """
+    if op in RULES:
+        raise AlreadyExistsError(
+            f"the op {op!r} has a scalar rule already: give your op a name of its own, or remove "
+            "the rule that you registered before with unregister_scalar_rule"
+        )
+    RULES[op] = _foreign[op] = rule
+
+
+def unregister_scalar_rule(op: str) -> None:
+    """Remove a rule that a user registered; raise NotFoundError if there is none."""
+    if op not in _foreign:
+        raise NotFoundError(f"there is no registered scalar rule for the op {op!r}")
+    del RULES[op], _foreign[op]
+
+
+def foreign_rules() -> Mapping[str, Rule]:
+    """Return the rules that are not frame's own, by op: they decide what code is made."""
+    return dict(sorted(_foreign.items()))

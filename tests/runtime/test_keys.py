@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -10,12 +12,18 @@ import pytest
 
 import frame
 from frame import nn, ops
+from frame.codegen import register_scalar_rule, unregister_scalar_rule
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import Expr
 from frame.core.dtypes import float32
+from frame.core.errors import AlreadyExistsError, NotFoundError
 from frame.core.fingerprint import Fingerprint
 from frame.ir.graph import TensorType
-from frame.ops.record import NoGradient, OpDef, Operand
+from frame.ops.record import NoGradient, OpDef, Operand, Sample, Trait
+from frame.ops.registry import register, unregister
 from frame.runtime import stages
-from frame.runtime.stages import Declared, key_of
+from frame.runtime.cache import Cache
+from frame.runtime.stages import Declared, key_of, load
 from tests.runtime.support import add_relu, forget_programs, model, numbers, watched
 
 
@@ -206,3 +214,52 @@ def test_programs_are_freed_with_their_models() -> None:
     del made
     gc.collect()
     assert key not in stages._in_use
+
+
+def _signed(scale: float) -> Callable[..., Expr]:
+    def rule(context: object, x: Expr) -> Expr:
+        return b.mul(x, b.like(scale, x))
+
+    return rule
+
+
+def _negated(context: object, x: Expr) -> Expr:
+    return b.neg(x)
+
+
+@pytest.mark.parametrize("changed", [_signed(3.0), _negated])
+def test_a_changed_scalar_rule_never_meets_old_code(
+    tmp_path: Path, changed: Callable[..., Expr]
+) -> None:
+    record = OpDef(
+        "scaled",
+        "Scale the operand.",
+        (Operand("x", ("float",)),),
+        lambda operands, attributes: operands[0],
+        lambda operands, attributes: operands[0] * 2.0,
+        NoGradient("a test"),
+        traits=frozenset({Trait.ELEMENTWISE}),
+        samples=lambda: (Sample("one", (np.zeros(2),)),),
+    )
+    register(record)
+    try:
+        found = []
+        for rule in (_signed(2.0), changed, _signed(2.0)):
+            register_scalar_rule("scaled", rule)
+            try:
+                graph = frame.trace(lambda x: frame.ops.scaled(x), frame.spec((3,)))
+                loaded = load(Declared(graph), Cache(tmp_path))
+                found.append((loaded.hit, float(loaded.run.run([np.ones(3, np.float32)])[0][0])))
+            finally:
+                unregister_scalar_rule("scaled")
+        factor = 3.0 if changed is not _negated else -1.0
+        assert found == [(False, 2.0), (False, factor), (True, 2.0)]
+    finally:
+        unregister("scaled")
+
+
+def test_a_built_in_scalar_rule_is_not_replaced() -> None:
+    with pytest.raises(AlreadyExistsError, match="add"):
+        register_scalar_rule("add", _negated)
+    with pytest.raises(NotFoundError, match="add"):
+        unregister_scalar_rule("add")
