@@ -181,6 +181,20 @@ def rewritten_body() -> Graph:
     return build(body, tensor(5, 3), tensor(3))
 
 
+def loop_invariants() -> Graph:
+    """The weights are normalised in each step; the table is checked, so its rows stay inside."""
+
+    def body(x, start, w, table, index):
+        def step(carry, row):
+            weights = w / ops.sum(w, 0, keepdims=True) + ops.expand(ops.constant(2.0), (3, 3))
+            return ops.tanh(carry @ weights + row + ops.gather(table, index)), None
+
+        return ops.scan(step, start, x)[0]
+
+    types = tensor(5, 2, 3), tensor(2, 3), tensor(3, 3), tensor(4, 3), tensor(2, dtype=int64)
+    return build(body, *types)
+
+
 def symbolic_size() -> Graph:
     return build(lambda x: x / ops.cast(ops.size(x * 2.0, 0), float32), tensor("batch", 4))
 
@@ -472,6 +486,7 @@ CASES: Mapping[str, Case] = {
     "canonicalize_batch_norm_product": Case(Canonicalize(), batch_norm_after_product, **_LOOSE),
     "canonicalize_batch_norm_stays": Case(Canonicalize(), batch_norm_that_must_stay, **_LOOSE),
     "canonicalize_body": Case(Canonicalize(), rewritten_body, **_LOOSE),
+    "canonicalize_loop_invariants": Case(Canonicalize(), loop_invariants),
     "canonicalize_symbolic_size": Case(Canonicalize(), symbolic_size),
     "shape_inference_stale_types": Case(ShapeInference(), stale_types),
     "constant_folding_cascade": Case(ConstantFolding(), cascade),

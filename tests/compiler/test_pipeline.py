@@ -324,7 +324,7 @@ def test_the_standard_order():
 
 def test_texts_name_every_option():
     text = make_pipeline(["constant_folding{limit=10}"]).text()
-    assert "repeat(canonicalize{batch_norm=true}, shape_inference, " in text
+    assert "repeat(canonicalize{batch_norm=true, hoist=true}, shape_inference, " in text
     assert "constant_folding{limit=10, work=16777216}" in text
     assert pass_text(SinToCos(3, "y")) == "sin_to_cos{times=3, label=y}"
 

@@ -15,6 +15,7 @@ from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.batch_norm import fold_batch_norms
 from frame.compiler.passes.bodies import BodyPass, begin, has_bodies
 from frame.compiler.passes.decomposition import DECOMPOSITIONS
+from frame.compiler.passes.loop_invariants import hoist_invariants
 from frame.compiler.passes.operator_fusion import inline_groups
 from frame.compiler.passes.rules_arithmetic import ARITHMETIC
 from frame.compiler.passes.rules_views import VIEW_RULES
@@ -44,17 +45,21 @@ class Canonicalize:
     """Decomposes composites and removes what does nothing.
 
     `batch_norm` says whether the normalisation after a convolution or a product may be folded into
-    its weights, where these do not change from run to run.
+    its weights, where these do not change from run to run; `hoist` whether what is the same in
+    every step of a scan is computed before it.
     """
 
     name: ClassVar[str] = "canonicalize"
     batch_norm: bool = True
+    hoist: bool = True
 
     def run(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph in canonical form."""
         graph = inline_groups(graph)
         if self.batch_norm:
             graph = fold_batch_norms(graph, context)
+        if self.hoist:
+            graph = hoist_invariants(graph, context)
         return _sweep(graph, context)
 
 
