@@ -334,6 +334,13 @@ def two_products() -> Graph:
     return build(body, tensor("batch", 8), parameter(8, 16), tensor(8, 4))
 
 
+def product_in_a_scan() -> Graph:
+    def body(x, start, w):
+        return ops.scan(lambda c, row: (ops.tanh(c @ w + row), None), start, x)[0]
+
+    return build(body, tensor(5, 2, 8), tensor(2, 8), parameter(8, 8))
+
+
 def folded_weights() -> Graph:
     def body(x, w, scale, bias):
         weights = w * ops.exp(scale)
@@ -503,6 +510,7 @@ CASES: Mapping[str, Case] = {
     "layout_packed_weights": Case(
         LayoutAssignment(), two_products, {"group_info": packed_group_info}
     ),
+    "layout_scan": Case(LayoutAssignment(), product_in_a_scan, {"group_info": packed_group_info}),
     "layout_trained_weights": Case(
         LayoutAssignment(), trained_weights, {"group_info": packed_group_info}
     ),

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import begin, constant_for_a_model, has_trait
+from frame.compiler.passes.dead_nodes import DeadNodeElimination
+from frame.compiler.passes.loop_invariants import hoist_invariants
 from frame.ir.builder import Rewriter
 from frame.ir.graph import ROW_MAJOR, Graph, GraphInput, Layout, Node, Role, Value
 from frame.ops.anchors import ANCHORS
@@ -30,22 +32,47 @@ class LayoutAssignment:
         """Return the graph with relayouts before the weights that are worth one."""
         if not context.capabilities.anchors:
             return graph
-        fixed = constant_for_a_model(graph)
-        packed: dict[tuple[Value, Layout], Value] = {}
-        with Rewriter(graph) as rewriter:
-            for node in graph.nodes:
-                wanted = _wanted(node, fixed, context)
-                if not wanted:
-                    rewriter.copy(node)
-                    continue
-                begin(rewriter, node)
-                operands = [rewriter[operand] for operand in node.operands]
-                for position, layout in wanted.items():
-                    operands[position] = _packed(operands[position], layout, packed, context)
-                results = create_node(node.op, tuple(operands), node.attributes)
-                for old, new in zip(node.results, results, strict=True):
-                    rewriter.replace(old, new)
-            return rewriter.finish()
+        assigned = _assign(graph, constant_for_a_model(graph), context)
+        if assigned is graph or not any(node.op == "scan" for node in graph.nodes):
+            return assigned
+        # A weight that the body of a scan reads is packed before the scan, not in every step, and
+        # the scan no longer captures it as it was.
+        return DeadNodeElimination().run(hoist_invariants(assigned, context), context)
+
+
+def _assign(graph: Graph, fixed: set[Value], context: PassContext) -> Graph:
+    packed: dict[tuple[Value, Layout], Value] = {}
+    with Rewriter(graph) as rewriter:
+        for node in graph.nodes:
+            if node.op == "scan":
+                _assign_body(rewriter, node, fixed, context)
+                continue
+            wanted = _wanted(node, fixed, context)
+            if not wanted:
+                rewriter.copy(node)
+                continue
+            begin(rewriter, node)
+            operands = [rewriter[operand] for operand in node.operands]
+            for position, layout in wanted.items():
+                operands[position] = _packed(operands[position], layout, packed, context)
+            results = create_node(node.op, tuple(operands), node.attributes)
+            for old, new in zip(node.results, results, strict=True):
+                rewriter.replace(old, new)
+        return rewriter.finish()
+
+
+def _assign_body(rewriter: Rewriter, node: Node, fixed: set[Value], context: PassContext) -> None:
+    body: Graph = node.attributes["body"]
+    inner = {
+        entry.value
+        for entry, operand in zip(body.inputs, node.operands, strict=True)
+        if entry.role is Role.CAPTURE and operand in fixed
+    }
+    assigned = _assign(body, inner, context) if inner else body
+    if assigned is body:
+        rewriter.copy(node)
+    else:
+        rewriter.retype(node, body=assigned)
 
 
 def _wanted(node: Node, fixed: set[Value], context: PassContext) -> dict[int, Layout]:
