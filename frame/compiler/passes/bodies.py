@@ -35,7 +35,7 @@ class BodyPass:
 
     def changed(self, node: Node) -> dict[str, Graph]:
         """Return the bodies of a node that the function changes, by attribute name."""
-        if node.op == "group":
+        if node.op == "group" or not has_bodies(node):
             return {}
         pairs = ((name, body, self(body)) for name, body in node.bodies)
         return {name: new for name, body, new in pairs if new is not body}
@@ -49,7 +49,11 @@ def take_over(rewriter: Rewriter, node: Node, bodies: BodyPass) -> tuple[Value, 
 
 def has_bodies(node: Node) -> bool:
     """Tell whether a node has a body."""
-    return any(isinstance(value, Graph) for value in node.attributes.values())
+    # A loop, not any(): this is asked of every node in every pass.
+    for value in node.attributes.values():  # noqa: SIM110
+        if isinstance(value, Graph):
+            return True
+    return False
 
 
 def begin(rewriter: Rewriter, node: Node) -> None:

@@ -27,7 +27,7 @@ def hoist_invariants(graph: Graph, context: PassContext) -> Graph:
         for node in graph.nodes:
             changed = bodies.changed(node) if has_bodies(node) else {}
             if node.op == "scan":
-                _hoist(rewriter, node, changed.get("body", node.attributes["body"]), context)
+                _hoist(rewriter, node, changed.get("body") or node.attributes["body"], context)
             elif changed:
                 rewriter.retype(node, **changed)
             else:

@@ -30,6 +30,8 @@ class ShapeInference:
             InvalidArgumentError: an op does not take its operands.
         """
         bodies = BodyPass(lambda body: self.run(body, context))
+        if all(_fits(node) and not bodies.changed(node) for node in graph.nodes):
+            return graph
         with Rewriter(graph) as rewriter:
             for node in graph.nodes:
                 _infer(rewriter, node, bodies, context)
