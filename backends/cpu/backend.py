@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import os.path
+from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo, Site
+from frame.backends.cpu.executable import Artifact, CpuExecutable
 from frame.backends.cpu.memory import HostAllocator, HostStream
 from frame.backends.cpu.pool import get_pool
-from frame.backends.cpu.target import code_features, host_target, named_target
-from frame.codegen import lowering
-from frame.codegen.emit import llvm as emitter
-from frame.codegen.loops.printer import print_module
-from frame.codegen.schedules import access, scalar_rules
-from frame.codegen.schedules.registry import foreign_schedules, schedules
-from frame.codegen.schedules.scalar_rules import foreign_rules
+from frame.backends.cpu.target import host_target, named_target
+from frame.codegen.foreign import foreign_rules, foreign_schedules
 from frame.core.devices import Device
-from frame.core.dtypes import DTYPES
-from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
+from frame.core.sources import tree_digest
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import (
     API_VERSION,
@@ -35,12 +30,9 @@ from frame.hal.interfaces import (
     Signature,
 )
 from frame.ir.graph import Graph, Node
-from frame.ops.anchors import ANCHORS
-from frame.ops.record import Trait
-from frame.ops.registry import lookup, records
 
-_CONTROL = frozenset({"scan", "cond", "while"})
-_STANDING = frozenset({"constant", "reshape", "group"})
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 class CpuBackend:
@@ -55,12 +47,7 @@ class CpuBackend:
 
     def capabilities(self, target: TargetDescription) -> Capabilities:
         """Return the ops that have a scalar rule, an index rule or a schedule."""
-        anchors = frozenset(schedules("cpu"))
-        native = frozenset(r.name for r in records() if self._reason(r.name) is None)
-        whole = (*scalar_rules.RULES, *access.INDEX_RULES, *anchors)
-        composites = frozenset(name for name in whole if _is_composite(name))
-        dtypes = frozenset(name for name, row in DTYPES.items() if not row.storage_only)
-        return Capabilities(native, composites, anchors, True, dtypes)
+        return _compiling().capabilities()
 
     def target(self, name: str | None = None) -> TargetDescription:
         """Return the host's description, or that of a named CPU such as `x86-64-v3`."""
@@ -68,38 +55,11 @@ class CpuBackend:
 
     def refused(self, graph: Graph, target: TargetDescription) -> Mapping[Node, str]:
         """Return the nodes that neither a rule nor a schedule covers."""
-        found: dict[Node, str] = {}
-        for node in graph.nodes:
-            reason = self._reason(node.op)
-            for _, body in node.bodies:
-                if reason is None and (inner := self.refused(body, target)):
-                    reason = f"its body holds {next(iter(inner)).op}: {next(iter(inner.values()))}"
-            if reason is not None:
-                found[node] = reason
-        return found
-
-    def _reason(self, op: str) -> str | None:
-        known = (
-            op in scalar_rules.RULES
-            or op in access.INDEX_RULES
-            or op in _CONTROL
-            or op in _STANDING
-            or op in schedules("cpu")
-            or _anchor(op) in schedules("cpu")
-        )
-        return None if known else "no scalar rule and no schedule for this op"
+        return _compiling().refused(graph)
 
     def group_info(self, group: Node, target: TargetDescription) -> GroupInfo:
         """Return what the schedule of a group, or a control-flow node, needs of the planner."""
-        if group.op != "group":
-            return GroupInfo(workspaces=lowering.control_workspaces(group))
-        schedule = schedules("cpu")[group.attributes["anchor"]]
-        body = group.attributes["body"]
-        return GroupInfo(
-            schedule.workspaces(body, target),
-            schedule.overwritable(body),
-            schedule.layouts(body, target),
-        )
+        return _compiling().group_info(group, target)
 
     def source_hash(self) -> str:
         """Return a digest of the sources of code generation and this backend, and of the scalar
@@ -151,8 +111,7 @@ class CpuBackend:
                 "target= chooses instruction sets, FRAME_NUM_THREADS the threads"
             )
         get_pool(store)
-        stages = Stages(piece, target)
-        return CpuExecutable(stages.artifact(), piece.signature, stages.sources(), stages.profiled)
+        return _compiling().compile_piece(piece, target)
 
     def deserialize(self, data: bytes, signature: Signature, store: ArtifactStore) -> CpuExecutable:
         """Rebuild an executable from the bytes of `serialize`."""
@@ -172,90 +131,16 @@ class CpuBackend:
         }
 
 
-def _anchor(op: str) -> str:
-    if Trait.REDUCTION in lookup(op).traits:
-        return "reduction"
-    return ANCHORS.get(op, op)
+def _compiling() -> ModuleType:
+    """Return the compiling half, which imports all of code generation: only a miss needs it."""
+    from frame.backends.cpu import compiling
 
-
-def _is_composite(name: str) -> bool:
-    try:
-        return lookup(name).decomposition is not None
-    except KeyError:
-        return False
+    return compiling
 
 
 @cache
 def _source_hash() -> str:
     import frame.codegen
 
-    digest = hashlib.sha256()
-    roots = [Path(next(iter(frame.codegen.__path__))), Path(__file__).resolve().parent]
-    for root in roots:
-        for path in sorted(root.rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-class Stages:
-    """The texts of one piece, made when asked for."""
-
-    def __init__(self, piece: Piece, target: TargetDescription) -> None:
-        if piece.plan is None:
-            raise InternalError(f"the piece {piece.graph.name} comes without a memory plan")
-        self.piece = piece
-        self.plan = piece.plan
-        self.target = target
-
-    @property
-    def lowered(self) -> lowering.Lowered:
-        """The loop module of the piece."""
-        piece = self.piece
-        return lowering.lower_piece(piece.graph, self.plan, piece.signature.symbols, self.target)
-
-    def artifact(self, profile: bool = False) -> Artifact:
-        """Compile the piece."""
-        from frame.backends.cpu.llvm import compile_ir
-
-        lowered = self.lowered
-        text = emitter.emit_module(lowered.module, self.target, profile)
-        code = compile_ir(text, self.target)
-        sites = tuple(
-            Site(check.node.op, str(self.piece.graph.location(check.node)), str(check.limit))
-            for check in lowered.checks
-        )
-        return Artifact(
-            code,
-            emitter.entry_symbol(lowered.module),
-            self.plan,
-            sites,
-            tuple(_launch_info(site) for site in lowered.launches),
-            code_features(self.target),
-        )
-
-    def sources(self) -> dict[str, Callable[[], str]]:
-        """Return the makers of each stage's text."""
-        return {"loop": self._loop, "llvm": self._llvm, "assembly": self._assembly}
-
-    def _loop(self) -> str:
-        return print_module(self.lowered.module)
-
-    def _llvm(self) -> str:
-        return emitter.emit_module(self.lowered.module, self.target)
-
-    def _assembly(self) -> str:
-        from frame.backends.cpu.llvm import assembly
-
-        return assembly(self._llvm(), self.target)
-
-    def profiled(self, inputs: Sequence[Any]) -> Any:
-        """Run once with the clock read around every launch."""
-        from frame.backends.cpu.profile import run_profiled
-
-        return run_profiled(self.artifact(profile=True), self.piece.signature, inputs)
-
-
-def _launch_info(site: lowering.LaunchSite) -> LaunchInfo:
-    origins = dict.fromkeys(node.origin for node in site.nodes if node.origin is not None)
-    return LaunchInfo(site.kernel, tuple(origins), str(site.work.flops), str(site.work.bytes))
+    own = os.path.dirname(os.path.realpath(__file__))
+    return tree_digest((next(iter(frame.codegen.__path__)), own))

@@ -27,7 +27,7 @@ from frame.backends.cpu.target import missing_features
 from frame.core.errors import InvalidArgumentError
 from frame.hal.interfaces import KernelTime, Signature
 from frame.ir.constraints import check_constraints
-from frame.ir.plan import MemoryPlan
+from frame.ir.memory import MemoryPlan
 
 _ENTRY = "int64_t(*)(void *)"
 _FREE_FRAMES = 4  # idle arenas that an executable keeps

@@ -8,13 +8,13 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-import cffi
+import _cffi_backend  # cffi itself would import a parser of C, which a dozen types don't need
 import numpy as np
 
 from frame.backends.cpu.pool import get_pool
 from frame.core.errors import OutOfMemoryError
 
-FFI = cffi.FFI()
+FFI = _cffi_backend.FFI()
 _CONTEXT_WORDS = 10
 _STATUS_WORDS = 4
 _POOLED = 4  # recycled arrays an output

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from frame.codegen import foreign
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.core.errors import AlreadyExistsError, UnimplementedError
 from frame.core.shapes import Size
@@ -68,24 +69,21 @@ def register_schedule(schedule: Schedule, family: str = "cpu") -> Schedule:
     if key in _schedules:
         raise AlreadyExistsError(f"the {family} schedules have one for {schedule.anchor!r} already")
     _schedules[key] = schedule
+    if not _is_own(schedule.lower):
+        foreign.SCHEDULES[key] = schedule
     return schedule
 
 
 def unregister_schedule(anchor: str, family: str = "cpu") -> None:
     """Remove a schedule that a user registered."""
     del _schedules[family, anchor]
+    foreign.SCHEDULES.pop((family, anchor), None)
 
 
 def schedules(family: str = "cpu") -> Mapping[str, Schedule]:
     """Return the schedules of a family of targets by anchor."""
     importlib.import_module(_FAMILIES[family])
     return {anchor: item for (name, anchor), item in _schedules.items() if name == family}
-
-
-def foreign_schedules(family: str = "cpu") -> Mapping[str, Schedule]:
-    """Return the schedules that are not frame's own, by anchor: they decide what code is made."""
-    found = sorted(schedules(family).items())
-    return {anchor: row for anchor, row in found if not _is_own(row.lower)}
 
 
 def _is_own(function: Callable[..., object]) -> bool:

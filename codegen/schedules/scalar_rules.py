@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frame.codegen import mathlib
+from frame.codegen import foreign, mathlib
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, Type
 from frame.core.dtypes import DType, bfloat16, float16, float32
@@ -336,9 +336,6 @@ def apply_rule(node: Node, operands: list[Expr]) -> Expr:
     return scalar_rule(node)(context, *operands)
 
 
-_foreign: dict[str, Rule] = {}
-
-
 def register_scalar_rule(op: str, rule: Rule) -> None:
     """Let `rule(context, *operands) -> Expr` compute the elementwise op of that name.
 
@@ -350,16 +347,11 @@ def register_scalar_rule(op: str, rule: Rule) -> None:
             f"the op {op!r} has a scalar rule already: give your op a name of its own, or remove "
             "the rule that you registered before with unregister_scalar_rule"
         )
-    RULES[op] = _foreign[op] = rule
+    RULES[op] = foreign.RULES[op] = rule
 
 
 def unregister_scalar_rule(op: str) -> None:
     """Remove a rule that a user registered; raise NotFoundError if there is none."""
-    if op not in _foreign:
+    if op not in foreign.RULES:
         raise NotFoundError(f"there is no registered scalar rule for the op {op!r}")
-    del RULES[op], _foreign[op]
-
-
-def foreign_rules() -> Mapping[str, Rule]:
-    """Return the rules that are not frame's own, by op: they decide what code is made."""
-    return dict(sorted(_foreign.items()))
+    del RULES[op], foreign.RULES[op]

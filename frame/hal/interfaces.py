@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from frame.core.devices import Device
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
 from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph, Node, Role, TensorType
-from frame.ir.plan import MemoryPlan
+
+if TYPE_CHECKING:
+    from frame.ir.memory import MemoryPlan
 
 API_VERSION = 1
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import logging
 import threading
-import tomllib
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from frame.core import config
 from frame.core.errors import (
@@ -20,8 +18,17 @@ from frame.core.errors import (
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import API_VERSION, Backend
 
+if TYPE_CHECKING:
+    import importlib.metadata
+
 _LOG = logging.getLogger("frame.runtime")
 _GROUP = "frame.backends"
+OWN: Mapping[str, str] = {
+    "cpu": "frame.backends.cpu:create_backend",
+    "intel_npu": "frame.backends.intel_npu:create_backend",
+}
+"""Frame's own entry points, as in pyproject.toml: a start without a scan of all packages, and a
+checkout that is not installed, find them here."""
 _lock = threading.RLock()
 _loaded: dict[str, Backend] = {}
 _registered: dict[str, Callable[[], Backend]] = {}
@@ -48,7 +55,7 @@ def unregister_backend(name: str) -> None:
 
 def backend_names() -> tuple[str, ...]:
     """Return the names of all known backends, sorted; none is loaded for it."""
-    return tuple(sorted({*_entry_points(), *_registered}))
+    return tuple(sorted({*OWN, *_plug_ins(), *_registered}))
 
 
 def backend(name: str | None = None) -> Backend:
@@ -99,7 +106,11 @@ def _load(name: str) -> Backend:
 def _factory(name: str) -> Callable[[], Backend]:
     if name in _registered:
         return _registered[name]
-    found = _entry_points().get(name)
+    if name in OWN:
+        module, _, attribute = OWN[name].partition(":")
+        own: Callable[[], Backend] = getattr(importlib.import_module(module), attribute)
+        return own
+    found = _plug_ins().get(name)
     if found is None:
         known = ", ".join(backend_names()) or "none"
         raise NotFoundError(f"there is no backend named {name!r}; known backends: {known}")
@@ -107,21 +118,9 @@ def _factory(name: str) -> Callable[[], Backend]:
     return factory
 
 
-def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
-    """The entry points by name: a checkout's own come from its pyproject.toml, if not installed."""
-    own = _checkout_entry_points()
-    installed = {entry.name: entry for entry in importlib.metadata.entry_points(group=_GROUP)}
-    return {**own, **installed}
+def _plug_ins() -> Mapping[str, importlib.metadata.EntryPoint]:
+    """The entry points of other packages by name; frame's own names are taken."""
+    import importlib.metadata  # reads every installed package: not for one of frame's own backends
 
-
-def _checkout_entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
-    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
-    if not project.is_file():
-        return {}
-    data: Any = tomllib.loads(project.read_text("utf-8")).get("project", {})
-    if data.get("name") != "frame-compiler":
-        return {}
-    rows = data.get("entry-points", {}).get(_GROUP, {})
-    return {
-        name: importlib.metadata.EntryPoint(name, value, _GROUP) for name, value in rows.items()
-    }
+    found = importlib.metadata.entry_points(group=_GROUP)
+    return {entry.name: entry for entry in found if entry.name not in OWN}

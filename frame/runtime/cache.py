@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from frame.core import config
+from frame.core import config, sources
 from frame.core.errors import FrameError, InternalError
 from frame.core.files import atomic_write
 
@@ -32,6 +32,8 @@ _HEADER = struct.Struct("<8s8sQ32s")
 _SCHEMA = "v1"
 MANIFEST, ARTIFACT = "manifest", "artifact"
 KINDS = (MANIFEST, ARTIFACT)
+SOURCES = "sources"  # digests of source files, see `frame.core.sources`
+_ALL_KINDS = (*KINDS, SOURCES)
 _REMEMBERED = 256  # entries kept in memory where the disk can't be used
 # Never follow a link to somewhere else, and never wait for a pipe.
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -43,9 +45,9 @@ _EVICT_TO = 0.8  # the share of the size limit that eviction leaves
 class Counters:
     """What a store has done: for tests and `frame cache info`."""
 
-    hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    writes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ALL_KINDS, 0))
+    misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ALL_KINDS, 0))
+    writes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ALL_KINDS, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +107,15 @@ class Cache:
             while len(self._memory) > self.remembered:
                 self._memory.pop(next(iter(self._memory)))
 
-    def artifacts(self) -> Artifacts:
-        """Return the store of artefacts, as backends see it."""
-        return Artifacts(self)
+    def artifacts(self, kind: str = ARTIFACT) -> Artifacts:
+        """Return the store of artefacts, or of another kind, as backends see it."""
+        return Artifacts(self, kind)
 
     def entries(self) -> Iterator[CacheEntry]:
         """Iterate over the files of the cache; those that vanish meanwhile are left out."""
         if self.root is None:
             return
-        for kind in KINDS:
+        for kind in _ALL_KINDS:
             for path in sorted((self.root / kind).glob("??/*")):
                 try:
                     status = path.lstat()
@@ -205,14 +207,15 @@ class Artifacts:
     """The artefacts of a cache: the store that the runtime hands to backends."""
 
     cache: Cache
+    kind: str = ARTIFACT
 
     def get(self, key: str) -> bytes | None:
         """Return an artefact, None when there is no sound one."""
-        return self.cache.get(ARTIFACT, key)
+        return self.cache.get(self.kind, key)
 
     def put(self, key: str, data: bytes) -> None:
         """Keep an artefact."""
-        self.cache.put(ARTIFACT, key, data)
+        self.cache.put(self.kind, key, data)
 
 
 def _kind_bytes(kind: str) -> bytes:
@@ -298,3 +301,6 @@ def _cache_of(mode: str, directory: Path, limit: int) -> Cache:
         return Cache(None, remembered=0)
     writable = mode != "readonly"
     return Cache(_usable_root(directory, writable), writable, limit)
+
+
+sources.set_memo(lambda: default_cache().artifacts(SOURCES))

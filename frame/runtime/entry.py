@@ -14,8 +14,8 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.tensors import Tensor, from_numpy
 from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.ir.graph import Role
+from frame.runtime.loading import Declared, Loaded, fresh, load
 from frame.runtime.parameters import ParameterStore
-from frame.runtime.stages import Declared, Loaded, fresh, load
 
 STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE})
 _FREE = frozenset({Role.INPUT, Role.HYPERPARAMETER, Role.COUNTER})

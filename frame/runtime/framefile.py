@@ -34,10 +34,10 @@ from frame.ir.parser import parse_graph
 from frame.ir.printer import constant_pool, print_graph
 from frame.runtime.backends import backend
 from frame.runtime.entry import Entry
+from frame.runtime.loading import Declared, Loaded, Transform, load_program_key
 from frame.runtime.manifest import Manifest, build_program, signature_to_data
 from frame.runtime.model import INFER, CompiledModel
 from frame.runtime.pass_texts import pass_texts
-from frame.runtime.stages import Declared, Loaded, Transform, load_program_key
 
 _LOG = logging.getLogger("frame.runtime")
 MAGIC = b"FRAMEF1\n"

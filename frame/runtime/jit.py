@@ -19,8 +19,8 @@ from frame.ir.builder import active_builder
 from frame.ir.graph import TensorType, Value
 from frame.runtime.backends import backend, target_of
 from frame.runtime.entry import Entry
+from frame.runtime.loading import Declared
 from frame.runtime.parameters import ParameterStore
-from frame.runtime.stages import Declared
 from frame.runtime.tracing import Structure, flatten, trace_structure
 
 _LOG = logging.getLogger("frame.jit")

@@ -17,8 +17,6 @@ from frame.core.shapes import Dim, parse_dim
 from frame.hal.interfaces import ArtifactStore, Executable, Port, Signature
 from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph, Layout, Role, TensorType
-from frame.ir.parser import parse_graph
-from frame.ir.printer import print_graph
 from frame.runtime.backends import backend
 from frame.runtime.program import (
     CompiledPiece,
@@ -210,7 +208,7 @@ def _step_to_data(step: Step) -> list[Any]:
 
 
 def _graph_to_data(graph: Graph) -> tuple[str, dict[str, Any]]:
-    from frame.ir.printer import constant_pool
+    from frame.ir.printer import constant_pool, print_graph
 
     pool = {
         digest: [array.dtype.name, list(array.shape), array.tobytes().hex()]
@@ -222,7 +220,10 @@ def _graph_to_data(graph: Graph) -> tuple[str, dict[str, Any]]:
 def _host_step(
     text: str, pool: Mapping[str, Any], inputs: Sequence[int], outputs: Sequence[int]
 ) -> HostStep:
+    # Few programs have steps in numpy: the others need no parser.
     import numpy as np
+
+    from frame.ir.parser import parse_graph
 
     constants = {
         digest: np.frombuffer(bytes.fromhex(data), dtype(name).numpy).reshape(shape)

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from frame.compiler.pipeline import Passes
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import KernelTime
-from frame.interop.weights import load_weights
 from frame.ir.graph import Graph, TensorType
 from frame.nn.module import Module, build_graph
 from frame.nn.parameters import materialize
 from frame.runtime.backends import backend as find_backend
 from frame.runtime.backends import target_of
 from frame.runtime.entry import STATE, Counter, Entry
+from frame.runtime.loading import Declared, Loaded, load
 from frame.runtime.parameters import ParameterStore
 from frame.runtime.specs import as_spec, check_sizes, with_sizes
-from frame.runtime.stages import Declared, Loaded, load
 from frame.runtime.tracing import arguments, trace
 
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
+    from frame.compiler.pipeline import Passes
 
 INFER, TRAIN, TRAIN_STEP, EVALUATE = "infer", "train", "train_step", "evaluate"
 
@@ -175,6 +174,9 @@ class CompiledModel:
             InvalidArgumentError: a shape or dtype does not fit, or the file is damaged.
         """
         if isinstance(values, (str, os.PathLike)):
+            # The readers of weight files are imported by those who have such a file.
+            from frame.interop.weights import load_weights
+
             values = load_weights(values)
         self.store.write(values)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from frame.compiler.pass_manager import PassRecord
+if TYPE_CHECKING:
+    from frame.compiler.pass_manager import PassRecord
 
 
 @dataclass(frozen=True, slots=True)

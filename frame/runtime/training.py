@@ -21,7 +21,7 @@ from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Graph, Role, TensorType
 from frame.nn.module import BuildContext, Module
 from frame.nn.parameters import add_parameter_inputs
-from frame.runtime.stages import Transform
+from frame.runtime.loading import Transform
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = MappingProxyType(
     {cls.name: cls for cls in (SGD, Adam, AdamW)}

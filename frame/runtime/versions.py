@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
+import os.path
 from functools import cache
-from pathlib import Path
 
 from frame._version import __version__
+from frame.core.sources import tree_digest
 
 # The folders under frame/ whose code decides what a declaration compiles to.
 _SOURCES = ("core", "ir", "ops", "compiler", "hal", "runtime")
@@ -16,15 +15,5 @@ _SOURCES = ("core", "ir", "ops", "compiler", "hal", "runtime")
 @cache
 def compiler_hash() -> str:
     """Return a digest of frame's version and of the sources of the compiler."""
-    root = Path(__file__).resolve().parents[1]
-    return tree_digest((root / folder for folder in _SOURCES), __version__)
-
-
-def tree_digest(folders: Iterable[Path], start: str = "") -> str:
-    """Return a digest of the Python files below folders: their names and contents."""
-    digest = hashlib.sha256(start.encode())
-    for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.relative_to(folder.parent).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    return tree_digest((os.path.join(root, folder) for folder in _SOURCES), __version__)

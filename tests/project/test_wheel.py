@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from frame.runtime.backends import OWN
 from tests.project import checkout
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -91,6 +92,7 @@ def test_entry_points(wheel: Path) -> None:
     assert {"cpu", "intel_npu"} <= set(parser["frame.backends"])
     for key, value in parser["frame.backends"].items():
         assert value.startswith(f"frame.backends.{key}:")
+    assert dict(parser["frame.backends"]) == dict(OWN)
 
 
 def test_metadata_of_the_wheel(wheel: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import frame
-from frame.runtime import stages
+from frame.runtime import loading
 from frame.runtime.statistics import CompileStats, compile_stats
 
 
@@ -26,7 +26,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 
 def forget_programs() -> None:
     """Make the next load look at the disk, as a new process would."""
-    stages._in_use.clear()
+    loading._in_use.clear()
 
 
 class Watched:

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from frame.core import config
-from frame.runtime import versions
+from frame.core import config, sources
+from frame.core.sources import tree_digest
 from frame.runtime.cache import _HEADER, ARTIFACT, KINDS, MANIFEST, Cache, default_cache
 from tests.project import checkout
 from tests.runtime.support import forget_programs, model, numbers, watched
@@ -308,13 +308,83 @@ def test_known_12_an_edited_compiler_source_changes_the_key(tmp_path, monkeypatc
     root.mkdir(parents=True)
     (root / "a.py").write_text("x = 1\n")
     (root / "b.py").write_text("y = 1\n")
-    first = versions.tree_digest([root])
-    assert versions.tree_digest([root]) == first
+    first = tree_digest([root])
+    assert tree_digest([root]) == first
     (root / "a.py").write_text("x = 2\n")
     os.utime(root / "a.py", ns=(1, 1))
-    second = versions.tree_digest([root])
+    second = tree_digest([root])
     (root / "b.py").rename(root / "c.py")
-    assert len({first, second, versions.tree_digest([root])}) == 3
+    assert len({first, second, tree_digest([root])}) == 3
+
+
+# What only a miss needs; each stands for everything below it.
+COMPILING = (
+    "llvmlite", "cffi", "pycparser", "importlib.metadata", "tomllib", "platformdirs", "ml_dtypes",
+    "safetensors", "frame.codegen.loops", "frame.codegen.schedules", "frame.codegen.emit",
+    "frame.codegen.mathlib", "frame.codegen.lowering", "frame.compiler", "frame.runtime.stages",
+    "frame.runtime.partition", "frame.runtime.eager", "frame.runtime.framefile", "frame.interop",
+    "frame.ir.parser", "frame.ir.verify", "frame.ir.plan", "frame.ops.stubs", "frame.cli",
+    "frame.backends.cpu.compiling", "frame.backends.cpu.profile", "frame.backends.intel_npu",
+)  # fmt: skip
+
+WARM = """
+import sys, numpy as np, frame
+from frame import nn
+mlp = nn.Sequential("mlp", [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)])
+model = frame.compile(mlp, [frame.spec(("batch", 8))])
+assert model(np.ones((3, 8), np.float32)).shape == (3, 4)
+print(*sorted(sys.modules))
+"""
+
+
+def test_known_28_a_warm_start_imports_nothing_that_only_a_miss_needs(tmp_path) -> None:
+    def loaded() -> set[str]:
+        settings = {"FRAME_CACHE_DIR": str(tmp_path / "cache")}
+        result = checkout.run_python("-c", WARM, folder=tmp_path, path=checkout.ROOT, **settings)
+        assert result.returncode == 0, result.stderr
+        names = result.stdout.splitlines()[-1].split()
+        return {row for row in COMPILING if any(f"{n}.".startswith(f"{row}.") for n in names)}
+
+    assert {"llvmlite", "frame.compiler", "frame.codegen.lowering"} <= loaded(), "a miss compiles"
+    assert loaded() == set()
+
+
+def test_the_digest_of_sources_is_remembered_while_no_file_changes(tmp_path, monkeypatch) -> None:
+    root = tmp_path / "package"
+    root.mkdir()
+    (root / "a.py").write_text("x = 1\n")
+    cache = Cache(tmp_path / "cache")
+    monkeypatch.setattr(sources, "_find_memo", lambda: cache.artifacts("sources"))
+    first = tree_digest([root])
+    assert cache.counters.writes["sources"] == 0, "a file that changed just now is not remembered"
+    monkeypatch.setattr(sources, "_SETTLED", 0)
+    assert tree_digest([root]) == first
+    assert cache.counters.writes["sources"] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "_digest", lambda files, start: pytest.fail("the files are read"))
+        assert tree_digest([root]) == first
+    status = (root / "a.py").stat()
+    (root / "a.py").write_text("x = 2\n")  # of the same length, with the old time stamp
+    os.utime(root / "a.py", ns=(status.st_atime_ns, status.st_mtime_ns))
+    second = tree_digest([root])
+    assert second != first
+    (root / "b.py").write_text("")
+    assert len({first, second, tree_digest([root]), tree_digest([root], "1.1")}) == 4
+
+
+@pytest.mark.parametrize("planted", [b"", b"short", b"\xff" * 64])
+def test_a_torn_memo_of_sources_is_not_believed(tmp_path, monkeypatch, planted: bytes) -> None:
+    root = tmp_path / "package"
+    root.mkdir()
+    (root / "a.py").write_text("x = 1\n")
+    expected = tree_digest([root])
+    cache = Cache(tmp_path / "cache")
+    monkeypatch.setattr(sources, "_find_memo", lambda: cache.artifacts("sources"))
+    monkeypatch.setattr(sources, "_SETTLED", 0)
+    assert tree_digest([root]) == expected
+    (path,) = (entry.path for entry in cache.entries())
+    path.write_bytes(planted)
+    assert tree_digest([root]) == expected
 
 
 def test_known_28_where_the_time_of_a_warm_start_goes(tmp_path) -> None:

@@ -21,9 +21,9 @@ from frame.core.fingerprint import Fingerprint
 from frame.ir.graph import TensorType
 from frame.ops.record import NoGradient, OpDef, Operand, Sample, Trait
 from frame.ops.registry import register, unregister
-from frame.runtime import stages
+from frame.runtime import loading
 from frame.runtime.cache import Cache
-from frame.runtime.stages import Declared, key_of, load
+from frame.runtime.loading import Declared, key_of, load
 from tests.runtime.support import add_relu, forget_programs, model, numbers, watched
 
 
@@ -209,11 +209,11 @@ def test_programs_are_freed_with_their_models() -> None:
     import gc
 
     made = model()
-    assert len(stages._in_use) >= 1
-    key = next(iter(stages._in_use))
+    assert len(loading._in_use) >= 1
+    key = next(iter(loading._in_use))
     del made
     gc.collect()
-    assert key not in stages._in_use
+    assert key not in loading._in_use
 
 
 def _signed(scale: float) -> Callable[..., Expr]:

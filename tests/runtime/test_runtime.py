@@ -18,8 +18,8 @@ from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.ir.graph import Graph
 from frame.runtime.cache import Cache
 from frame.runtime.fallback import fallback_stats, reset_fallback_stats
+from frame.runtime.loading import Declared, load
 from frame.runtime.model import CompiledModel
-from frame.runtime.stages import Declared, load
 from frame.train import SGD
 
 ROOT = Path(__file__).resolve().parents[2]

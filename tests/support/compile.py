@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frame.backends.cpu.backend import CpuBackend, Stages
+from frame.backends.cpu.backend import CpuBackend
+from frame.backends.cpu.compiling import Stages
 from frame.backends.cpu.executable import CpuExecutable
 from frame.codegen import lowering
 from frame.compiler.passes.operator_fusion import fuse, inline_groups

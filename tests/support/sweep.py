@@ -18,8 +18,8 @@ from frame.ops.interpreter import interpret
 from frame.ops.record import OpDef, Sample
 from frame.ops.registry import create_node
 from frame.runtime.cache import Cache
+from frame.runtime.loading import Declared, load
 from frame.runtime.program import Program
-from frame.runtime.stages import Declared, load
 from tests.ops.support import is_float, operands_of, types_of
 
 FLOATS: tuple[DType, ...] = (float32, float64, float16, bfloat16)

@@ -31,8 +31,8 @@ from frame.ir.verify import verify
 from frame.ops.interpreter import interpret
 from frame.runtime.backends import backend
 from frame.runtime.cache import Cache
+from frame.runtime.loading import Declared, load
 from frame.runtime.partition import cut
-from frame.runtime.stages import Declared, load
 from tests.support.compile import NoStore
 
 needs_openvino = pytest.mark.skipif(

@@ -1,0 +1,155 @@
+"""The compiling half of the cpu backend: groups to loop IR to LLVM IR to machine code.
+
+A process that finds its artefacts in the cache never imports this module, nor code generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo, Site
+from frame.backends.cpu.llvm import assembly, compile_ir
+from frame.backends.cpu.target import code_features
+from frame.codegen import lowering
+from frame.codegen.emit import llvm as emitter
+from frame.codegen.loops.printer import print_module
+from frame.codegen.schedules import access, scalar_rules
+from frame.codegen.schedules.registry import schedules
+from frame.core.dtypes import DTYPES
+from frame.core.errors import InternalError
+from frame.core.targets import TargetDescription
+from frame.hal.interfaces import Capabilities, GroupInfo, Piece
+from frame.ir.graph import Graph, Node
+from frame.ops.anchors import ANCHORS
+from frame.ops.record import Trait
+from frame.ops.registry import lookup, records
+
+_CONTROL = frozenset({"scan", "cond", "while"})
+_STANDING = frozenset({"constant", "reshape", "group"})
+
+
+def capabilities() -> Capabilities:
+    """Return the ops that have a scalar rule, an index rule or a schedule."""
+    anchors = frozenset(schedules("cpu"))
+    native = frozenset(r.name for r in records() if _reason(r.name) is None)
+    whole = (*scalar_rules.RULES, *access.INDEX_RULES, *anchors)
+    composites = frozenset(name for name in whole if _is_composite(name))
+    dtypes = frozenset(name for name, row in DTYPES.items() if not row.storage_only)
+    return Capabilities(native, composites, anchors, True, dtypes)
+
+
+def refused(graph: Graph) -> Mapping[Node, str]:
+    """Return the nodes that neither a rule nor a schedule covers, each with the reason."""
+    found: dict[Node, str] = {}
+    for node in graph.nodes:
+        reason = _reason(node.op)
+        for _, body in node.bodies:
+            if reason is None and (inner := refused(body)):
+                reason = f"its body holds {next(iter(inner)).op}: {next(iter(inner.values()))}"
+        if reason is not None:
+            found[node] = reason
+    return found
+
+
+def _reason(op: str) -> str | None:
+    known = (
+        op in scalar_rules.RULES
+        or op in access.INDEX_RULES
+        or op in _CONTROL
+        or op in _STANDING
+        or op in schedules("cpu")
+        or _anchor(op) in schedules("cpu")
+    )
+    return None if known else "no scalar rule and no schedule for this op"
+
+
+def _anchor(op: str) -> str:
+    if Trait.REDUCTION in lookup(op).traits:
+        return "reduction"
+    return ANCHORS.get(op, op)
+
+
+def _is_composite(name: str) -> bool:
+    try:
+        return lookup(name).decomposition is not None
+    except KeyError:
+        return False
+
+
+def group_info(group: Node, target: TargetDescription) -> GroupInfo:
+    """Return what the schedule of a group, or a control-flow node, needs of the planner."""
+    if group.op != "group":
+        return GroupInfo(workspaces=lowering.control_workspaces(group))
+    schedule = schedules("cpu")[group.attributes["anchor"]]
+    body = group.attributes["body"]
+    return GroupInfo(
+        schedule.workspaces(body, target),
+        schedule.overwritable(body),
+        schedule.layouts(body, target),
+    )
+
+
+def compile_piece(piece: Piece, target: TargetDescription) -> CpuExecutable:
+    """Turn a piece into an executable; raise UnimplementedError as `CpuBackend.compile`."""
+    stages = Stages(piece, target)
+    return CpuExecutable(stages.artifact(), piece.signature, stages.sources(), stages.profiled)
+
+
+class Stages:
+    """The texts of one piece, made when asked for."""
+
+    def __init__(self, piece: Piece, target: TargetDescription) -> None:
+        if piece.plan is None:
+            raise InternalError(f"the piece {piece.graph.name} comes without a memory plan")
+        self.piece = piece
+        self.plan = piece.plan
+        self.target = target
+
+    @property
+    def lowered(self) -> lowering.Lowered:
+        """The loop module of the piece."""
+        piece = self.piece
+        return lowering.lower_piece(piece.graph, self.plan, piece.signature.symbols, self.target)
+
+    def artifact(self, profile: bool = False) -> Artifact:
+        """Compile the piece."""
+        lowered = self.lowered
+        text = emitter.emit_module(lowered.module, self.target, profile)
+        code = compile_ir(text, self.target)
+        sites = tuple(
+            Site(check.node.op, str(self.piece.graph.location(check.node)), str(check.limit))
+            for check in lowered.checks
+        )
+        return Artifact(
+            code,
+            emitter.entry_symbol(lowered.module),
+            self.plan,
+            sites,
+            tuple(_launch_info(site) for site in lowered.launches),
+            code_features(self.target),
+        )
+
+    def sources(self) -> dict[str, Callable[[], str]]:
+        """Return the makers of each stage's text."""
+        return {"loop": self._loop, "llvm": self._llvm, "assembly": self._assembly}
+
+    def _loop(self) -> str:
+        return print_module(self.lowered.module)
+
+    def _llvm(self) -> str:
+        return emitter.emit_module(self.lowered.module, self.target)
+
+    def _assembly(self) -> str:
+        return assembly(self._llvm(), self.target)
+
+    def profiled(self, inputs: Sequence[Any]) -> Any:
+        """Run once with the clock read around every launch."""
+        from frame.backends.cpu.profile import run_profiled
+
+        return run_profiled(self.artifact(profile=True), self.piece.signature, inputs)
+
+
+def _launch_info(site: lowering.LaunchSite) -> LaunchInfo:
+    origins = dict.fromkeys(node.origin for node in site.nodes if node.origin is not None)
+    return LaunchInfo(site.kernel, tuple(origins), str(site.work.flops), str(site.work.bytes))
