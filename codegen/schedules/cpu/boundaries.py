@@ -363,7 +363,7 @@ def elementwise(target: TargetDescription) -> Iterator[Graph]:
 
     def fill(cases: Cases) -> None:
         lanes = target.lanes(cases.dtype)
-        for size in around(1, lanes, 2 * lanes):
+        for size in around(1, lanes, 2 * lanes, 4 * lanes, 8 * lanes):
             x = cases.input((size,))
             cases.outputs(x * x + cases.input((size,)))
         for width in around(1, lanes):
@@ -390,7 +390,7 @@ def reduction(target: TargetDescription) -> Iterator[Graph]:
 
     def fill(cases: Cases) -> None:
         lanes = target.lanes(cases.dtype)
-        for size in around(1, lanes, 4 * lanes):
+        for size in around(1, lanes, 2 * lanes, 4 * lanes, 6 * lanes):
             x = cases.input((5, size))
             cases.outputs(ops.sum(x, 1), ops.max(x, 1), ops.sum(x, 0))
         x = cases.input((3, 5, 2 * lanes))

@@ -31,7 +31,7 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
         chunks = _write_blocks(nest, body, extents, rows)
     else:
         chunks = _write_rows(nest, body, extents, rows)
-    block = vectorise_loops(body.block(), lanes_of(group))
+    block = vectorise_loops(body.block(), lanes_of(group), group.target)
     return (nest.group.call("", block, chunks, NOTE),)
 
 

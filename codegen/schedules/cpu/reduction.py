@@ -47,7 +47,7 @@ NOTE = __doc__.split("\n\n", 1)[1]
 _PARTS = 32  # how many parts a split reduction has
 _SPLIT_BELOW = 4  # kept elements (or column blocks) below which a reduction is split
 _SPLIT_ABOVE = 1 << 15  # domain elements above which it is
-_ACCUMULATORS = 4  # vectors of partial results, to hide the latency of an addition
+_COLUMNS = 4  # vectors of columns that are reduced together, to hide the latency of an addition
 _SYMBOLIC = 1 << 10
 _ROW_ELEMENTS = 1 << 12  # the longest row of costly values that is kept on the stack
 
@@ -166,14 +166,14 @@ def _lower_rows(nest: Nest) -> KernelCall:
             places = unflatten(b.add(first, row), extents)
             loops = {run: body.let("i", i) for run, i in zip(kept, places, strict=True)}
             _Sweeps(nest, body, loops, vector=True).write()
-    block = vectorise_loops(body.block(), lanes_of(nest.group), _ACCUMULATORS)
+    block = vectorise_loops(body.block(), lanes_of(nest.group), nest.group.target)
     return nest.group.call("", block, chunks, NOTE)
 
 
 def _lower_columns(nest: Nest) -> KernelCall:
     body = b.Body()
     *outer, inner = nest.kept_runs
-    width = _ACCUMULATORS * lanes_of(nest.group)
+    width = _COLUMNS * lanes_of(nest.group)
     columns = nest.group.extent(inner.size)
     rows, blocks = _product(nest, outer), b.ceil_div(columns, width)
     chunks = b.mul(rows, blocks)
@@ -225,8 +225,7 @@ def _split_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
             for memory, node in zip(partials, nest.reductions, strict=True):
                 body.store(memory, [part, row], sweeps.results[node.results[0]])
             sweeps.store_full()
-    lanes = lanes_of(group)
-    block = vectorise_loops(body.block(), lanes, 1 if columns else _ACCUMULATORS)
+    block = vectorise_loops(body.block(), lanes_of(group), group.target)
     return group.call("part", block, b.index(_PARTS), NOTE)
 
 
