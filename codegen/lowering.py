@@ -51,10 +51,14 @@ _COPY_LANES = 32
 
 @dataclass(frozen=True, slots=True)
 class CheckSite:
-    """One check of indices: the node that checks and the size that the indices must stay below."""
+    """One check of indices: the node that checks and the size that the indices must stay below.
+
+    `origin` is the declared node behind it: for a node in a body, the outermost node around it.
+    """
 
     node: Node
     limit: Size
+    origin: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class _Scope:
     constants: int  # the first constant of this graph in the module
     inputs: tuple[View, ...] = ()  # where the inputs and outputs of a body are
     outputs: tuple[View, ...] = ()
+    outer: Node | None = None  # the outermost node of control flow around this graph
 
 
 class _Lowering:
@@ -232,7 +237,10 @@ class _Lowering:
         work = group_work(node)
         for position, call in enumerate(calls):
             self._launch(call, operands, node, work if position == len(calls) - 1 else Work())
-        self.checks.extend(CheckSite(node, limit) for node, limit in schedule.checks(body))
+        self.checks.extend(
+            CheckSite(checked, limit, (scope.outer or checked).origin)
+            for checked, limit in schedule.checks(body)
+        )
 
     def _launch(
         self, call: KernelCall, operands: Mapping[Part, list[View]], node: Node, work: Work
@@ -302,6 +310,7 @@ class _Lowering:
             self._constants(graph),
             tuple(inputs),
             tuple(outputs),
+            scope.outer or node,
         )
 
     def _lower_cond(

@@ -118,8 +118,7 @@ class Stages:
         text = emitter.emit_module(lowered.module, self.target, profile)
         code = compile_ir(text, self.target)
         sites = tuple(
-            Site(check.node.op, str(self.piece.graph.location(check.node)), str(check.limit))
-            for check in lowered.checks
+            Site(check.node.op, check.origin, str(check.limit)) for check in lowered.checks
         )
         return Artifact(
             code,

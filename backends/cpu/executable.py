@@ -24,7 +24,7 @@ from frame.backends.cpu.frames import FFI, RECYCLED_BYTES, Binding, Frame, Recyc
 from frame.backends.cpu.ports import PortCheck
 from frame.backends.cpu.prepared import PreparedCall
 from frame.backends.cpu.target import missing_features
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.hal.interfaces import KernelTime, Signature
 from frame.ir.constraints import check_constraints
 from frame.ir.memory import MemoryPlan
@@ -32,27 +32,28 @@ from frame.ir.memory import MemoryPlan
 _ENTRY = "int64_t(*)(void *)"
 _FREE_FRAMES = 4  # idle arenas that an executable keeps
 _BINDINGS = 64  # symbol bindings whose offset tables are kept
-_MAGIC = b"FRCPU2\0\0"
+_MAGIC = b"FRCPU3\0\0"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One check of index values: the op, where it was declared, and what it expects."""
+    """One check of index values: the op, the declared node behind it, and what it expects."""
 
     op: str
-    where: str
+    origin: int | None
     limit: str
 
-    def message(self, position: int, value: int) -> str:
+    def error(self, position: int, value: int) -> BadIndexError:
         """Return what to tell the person whose data failed the check."""
-        place = f" ({self.where})" if self.where else ""
         expected = f"a value from 0 to {self.limit} - 1"
         if self.limit.isdecimal():
             last = int(self.limit) - 1
             expected = f"a value from 0 to {last}" if last >= 0 else "none, as the axis is empty"
-        return (
-            f"{self.op}{place}: the index at position {position} is {value}, expected {expected}; "
-            "nothing was changed by this run"
+        return BadIndexError(
+            self.op,
+            f"the index at position {position} is {value}, expected {expected}; nothing was "
+            "changed by this run",
+            self.origin,
         )
 
 
@@ -83,7 +84,7 @@ class Artifact:
         header = {
             "entry": self.entry,
             "plan": self.plan.to_data(),
-            "sites": [[s.op, s.where, s.limit] for s in self.sites],
+            "sites": [[s.op, s.origin, s.limit] for s in self.sites],
             "launches": [[i.kernel, list(i.origins), i.flops, i.bytes] for i in self.launches],
             "cpu": list(self.cpu),
         }

@@ -47,11 +47,9 @@ class PortCheck:
             size.evaluate(bindings) if isinstance(size, Dim) else size for size in self.shape
         )
 
-    def convert(
-        self, array: Any, position: int, bindings: dict[str, int], updated: bool
-    ) -> np.ndarray:
-        """Check an array, bind symbols by its shape, and return it row-major and native."""
-        where = f"input {position} ({self.name!r})"
+    def require(self, array: Any, position: int, bindings: dict[str, int], updated: bool) -> None:
+        """Check an array and bind symbols by its shape; nothing is copied."""
+        where = self._where(position)
         if not isinstance(array, np.ndarray):
             raise InvalidArgumentError(
                 f"{where}: expected an array of {self.type}, received {type(array).__name__}"
@@ -64,8 +62,13 @@ class PortCheck:
         self._require_shape(array.shape, where, bindings)
         if updated:
             _require_writable(array, where)
-            return array
-        return _row_major(array, self.dtype, where)
+
+    def row_major(self, array: np.ndarray, position: int) -> np.ndarray:
+        """Return an array that `require` took row-major and native; itself where it is so."""
+        return _row_major(array, self.dtype, self._where(position))
+
+    def _where(self, position: int) -> str:
+        return f"input {position} ({self.name!r})"
 
     def _require_shape(self, shape: tuple[int, ...], where: str, bindings: dict[str, int]) -> None:
         """Bind symbols by a shape; raise InvalidArgumentError for a shape that does not fit."""

@@ -58,8 +58,8 @@ class PreparedCall:
     def _prepared(self, fixed: Mapping[int, Any]) -> Iterator[tuple[int, np.ndarray, Any]]:
         for i, array in sorted(fixed.items()):
             check = self._executable.inputs[i]
-            fitting = check.convert(array, i, self._bound, i in self._executable.updates)
-            yield i, fitting, check.pointer
+            check.require(array, i, self._bound, i in self._executable.updates)
+            yield i, check.row_major(array, i), check.pointer
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[np.ndarray]:
         """Run on the free inputs, in order; see `CpuExecutable.run`."""
@@ -180,10 +180,10 @@ class PreparedCall:
             )
         bindings = dict(self._bound)
         self._bind_together(inputs, bindings)
-        arrays = [
-            check.convert(array, i, bindings, i in executable.updates)
-            for i, check, array in zip(self._free, checks, inputs, strict=True)
-        ]
+        rows = tuple(zip(self._free, checks, inputs, strict=True))
+        for i, check, array in rows:  # all of them before the first copy
+            check.require(array, i, bindings, i in executable.updates)
+        arrays = [check.row_major(array, i) for i, check, array in rows]
         self._refuse_shared(arrays)
         binding = executable.binding(tuple(bindings[name] for name in executable.symbols))
         self._remember(tuple(array.shape for array in arrays), binding)
@@ -255,4 +255,4 @@ class PreparedCall:
         sites = self._executable.artifact.sites
         if not 1 <= site <= len(sites):
             raise InternalError(f"a check reported the unknown site {site}")
-        raise InvalidArgumentError(sites[site - 1].message(position, value))
+        raise sites[site - 1].error(position, value)

@@ -29,6 +29,22 @@ class InvalidArgumentError(FrameError, ValueError):
     """A value, shape, dtype, name or text that the called function can't accept."""
 
 
+class BadIndexError(InvalidArgumentError):
+    """An index in the data is out of range: found by a kernel, which knows the node alone.
+
+    `origin` is the number of the declared node whose location tells the rest; see `located`.
+    """
+
+    def __init__(self, op: str, problem: str, origin: int | None = None, where: str = "") -> None:
+        super().__init__(f"{op} ({where}): {problem}" if where else f"{op}: {problem}")
+        self.op, self.problem, self.origin = op, problem, origin
+
+    def located(self, op: str, where: str) -> BadIndexError:
+        """Return the error with the op as the user wrote it, and the place where."""
+        name = self.op if op in ("", self.op) else f"{op}, in its {self.op}"
+        return BadIndexError(name, self.problem, self.origin, where)
+
+
 class NotFoundError(FrameError, KeyError):
     """A name, file or entry that does not exist."""
 

@@ -98,7 +98,7 @@ class GraphBuilder:
     ) -> tuple[Value, ...]:
         """Append a node whose types have been inferred; `ops.create_node` is the caller."""
         resolved = tuple(self.resolve(operand) for operand in operands)
-        node = Node(op, resolved, attributes, on_device(types, resolved), self._next_origin())
+        node = Node(op, resolved, attributes, on_device(types, resolved), self._next_origin(op))
         return self.append(node)
 
     def append(self, node: Node) -> tuple[Value, ...]:
@@ -181,12 +181,13 @@ class GraphBuilder:
         """Leave the innermost module."""
         self._module.pop()
 
-    def _next_origin(self) -> int | None:
+    def _next_origin(self, op: str) -> int | None:
         if self.origin is not None:
             return self.origin
         from frame.ir.locations import user_source
 
-        self.locations.append(self._inherited() or Location(".".join(self._module), user_source()))
+        own = self._inherited() or Location(".".join(self._module), user_source(), op)
+        self.locations.append(own)
         return len(self.locations) - 1
 
     def _inherited(self) -> Location | None:

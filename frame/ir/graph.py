@@ -309,10 +309,11 @@ class StateUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a node was declared: the module path and the user's source line."""
+    """Where a node was declared: module path, the user's source line, and the op as declared."""
 
     module: str = ""
     source: str = ""
+    op: str = ""
 
     def __str__(self) -> str:
         return ", ".join(part for part in (self.module, self.source) if part)

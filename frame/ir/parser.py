@@ -207,7 +207,7 @@ class _GraphParser:
                 f"expected as many values as results, found {len(results)} and {len(types)}", first
             )
         scope.nodes.append(node)
-        scope.locations.append(Location(source=f"graph text, line {line}"))
+        scope.locations.append(Location("", f"graph text, line {line}", op.text))
         for token, value in zip(results, node.results, strict=True):
             self._define(scope, token, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from frame.core.dtypes import dtype
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.core.tensors import Tensor, from_numpy
 from frame.hal.interfaces import KernelTime, Port, Signature
-from frame.ir.graph import Role
+from frame.ir.graph import Location, Role
 from frame.runtime.loading import Declared, Loaded, fresh, load
 from frame.runtime.parameters import ParameterStore
 
 STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE})
 _FREE = frozenset({Role.INPUT, Role.HYPERPARAMETER, Role.COUNTER})
 _SCALARS = (bool, int, float, np.generic)
+_AT_LEAST = {"learning_rate": 0.0}  # hyper-parameters that must be finite, and their least value
 
 
 class Counter:
@@ -69,7 +71,7 @@ class Entry:
         self._random = any(port.role is Role.COUNTER for port in self._ports)
         self._updates = bool(self.signature.updates)
         self._pure = self._plain and not self._updates
-        self._derived: tuple[int, tuple[np.ndarray, ...]] | None = None
+        self._derived: tuple[Mapping[str, np.ndarray], int, tuple[np.ndarray, ...]] | None = None
         self._prepared: tuple[Any, Any, Any] | None = None
         self._lock = threading.RLock()
         if self._updates:
@@ -93,7 +95,10 @@ class Entry:
         """Do what calling the entry does, on arguments that are packed already."""
         results: list[Any]
         if self._pure and not named and not self.store.in_place and _all_arrays(inputs):
-            results = self._call().run(inputs, out)
+            try:
+                results = self._call().run(inputs, out)
+            except BadIndexError as error:
+                raise self._located(error) from None
         else:
             results = self.run(inputs, named, out)
             if any(isinstance(value, Tensor) for value in inputs):
@@ -111,14 +116,31 @@ class Entry:
             inputs = self._ordered(self._given(inputs, named or {}))
         elif not _all_arrays(inputs):
             inputs = [as_host_array(v, p) for v, p in zip(inputs, self.inputs, strict=True)]
-        if self._updates:
-            return self._run_update(inputs, out)
+        try:
+            return self._run_update(inputs, out) if self._updates else self._run_plain(inputs, out)
+        except BadIndexError as error:
+            raise self._located(error) from None
+
+    def _run_plain(
+        self, inputs: Sequence[Any], out: Sequence[np.ndarray] | None
+    ) -> list[np.ndarray]:
         if self._random:
             inputs = self._with_counter(inputs, self.counter.take())
         if not self.store.in_place:
             return self._call().run(inputs, out)  # type: ignore[no-any-return]
         with self.store.reading():
             return self._call().run(inputs, out)  # type: ignore[no-any-return]
+
+    def _located(self, error: BadIndexError) -> BadIndexError:
+        """Return the error with the op as it was declared, and where.
+
+        The code knows the number of the declared node alone: models that are equal but for names
+        and lines share their code.
+        """
+        places = self.declared.graph.locations
+        known = error.origin is not None and 0 <= error.origin < len(places)
+        place = places[error.origin] if known else Location()  # type: ignore[index]
+        return error.located(place.op, str(place))
 
     def _run_update(
         self, inputs: Sequence[Any], out: Sequence[np.ndarray] | None
@@ -136,7 +158,7 @@ class Entry:
     def _call(self) -> Any:
         """Return the call with all state in place, made anew when the store has new arrays."""
         arrays = self.store.arrays
-        derived = () if self.loaded.load is None else self._derived_arrays()
+        derived = () if self.loaded.load is None else self._derived_arrays(arrays)
         current = self._prepared
         if current is not None and current[0] is arrays and current[1] is derived:
             return current[2]
@@ -166,7 +188,7 @@ class Entry:
 
     def current_derived(self) -> tuple[np.ndarray, ...]:
         """Return the results of the load program for the weights as they are."""
-        return self._derived_arrays()
+        return self._derived_arrays(self.store.arrays)
 
     def adopt_derived(self, arrays: Sequence[np.ndarray]) -> None:
         """Take results that the same load program made earlier from the same weights.
@@ -177,7 +199,8 @@ class Entry:
         if [(dtype(a.dtype), a.shape) for a in arrays] == [
             (port.type.dtype, port.type.storage_shape) for port in ports
         ]:
-            self._derived = (self.store.version, tuple(map(np.array, arrays)))
+            made = tuple(map(np.array, arrays))
+            self._derived = (self.store.arrays, self.store.version, made)
 
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[np.ndarray]:
         """Return copies of all inputs of the program, for a run beside the usual ones."""
@@ -185,13 +208,12 @@ class Entry:
         if self._random:
             free = self._with_counter(free, self.counter.words.copy())
         with self.store.reading():
-            derived, given = iter(self._derived_arrays()), iter(free)
+            arrays = self.store.arrays
+            derived, given = iter(self._derived_arrays(arrays)), iter(free)
             return [
                 next(given)
                 if port.role in _FREE
-                else np.array(
-                    next(derived) if port.role is Role.DERIVED else self.store.array(port.name)
-                )
+                else np.array(next(derived) if port.role is Role.DERIVED else arrays[port.name])
                 for port in self._ports
             ]
 
@@ -237,22 +259,28 @@ class Entry:
                 f"{self.declared.graph.name} needs the input {port.name!r}; it takes "
                 f"{self._describe()}"
             )
-        return as_host_array(given[port.name], port)
+        array = as_host_array(given[port.name], port)
+        if port.name in _AT_LEAST and port.role is Role.HYPERPARAMETER:
+            _require_at_least(array, port)
+        return array
 
-    def _derived_arrays(self) -> tuple[np.ndarray, ...]:
-        """Return the results of the load program for the current version of the store."""
+    def _derived_arrays(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return the results of the load program for a table of arrays as it is now.
+
+        The table is the one that the caller runs on, so that a call whose arrays are replaced
+        meanwhile never sees old ones beside what was made from new ones.
+        """
         if self.loaded.load is None:
             return ()
-        current = self._derived
-        if current is not None and current[0] == self.store.version:
-            return current[1]
+        version, current = self.store.version, self._derived
+        if current is not None and current[0] is arrays and current[1] == version:
+            return current[2]
         # The caller reads or writes the store, unless nobody updates its arrays in place.
         with self._lock:
-            version, arrays = self.store.version, self.store.arrays
             program = self.loaded.load
             made = program.run([arrays[port.name] for port in program.signature.inputs])
             results = tuple(np.array(made[index]) for index in self.loaded.manifest.derived)
-            self._derived = (version, results)
+            self._derived = (arrays, version, results)
             return results
 
 
@@ -280,6 +308,16 @@ def _scalar(value: Any, port: Port) -> np.ndarray:
             f"input {port.name!r}: expected a number that {wanted} can hold, received {value!r:.80}"
         )
     return array
+
+
+def _require_at_least(array: np.ndarray, port: Port) -> None:
+    """Refuse a rate that would make every parameter NaN, or walk uphill."""
+    least = _AT_LEAST[port.name]
+    if array.shape == () and array.dtype.kind == "f" and not least <= array < math.inf:
+        raise InvalidArgumentError(
+            f"input {port.name!r}: expected a finite number of at least {least:g}, received "
+            f"{array!s}; nothing was changed by this run"
+        )
 
 
 def _same_class(array: np.ndarray, value: Any) -> bool:

@@ -399,7 +399,7 @@ def _locations(graph: Graph, modules: list[Any]) -> tuple[Location, ...]:
     places = list(graph.locations)
     for node, path in zip(graph.nodes, modules, strict=False):
         if node.origin is not None and 0 <= node.origin < len(places):
-            places[node.origin] = Location(str(path), "")
+            places[node.origin] = Location(str(path), "", node.op)
     return tuple(places)
 
 

@@ -106,13 +106,15 @@ class Jitted:
             found = self._find(key, types)
             if found is not None:
                 return found
-            known = self._forms.setdefault(key, [])
+            known = self._forms.get(key, [])
+            if self.compiles:
+                _LOG.info("%s is compiled again: %s", self.__name__, _reason(types, known))
             general = _generalised(types, known)
             form = None
             if general is not None:
                 form = self._try(layout, general, static)
             form = form or self._compile(layout, types, static)
-            known.append(form)
+            self._forms[key] = [*known, form]  # a new list, as other threads read without the lock
             return form
 
     def _try(
@@ -141,6 +143,18 @@ class Jitted:
         settings = {**self.options, "target": target_of(owner, self.options.get("target"))}
         declared = Declared(graph, owner.name, **settings)
         return _Compiled(Entry(declared, ParameterStore({}, {})), structure, tuple(types))
+
+
+def _reason(types: Sequence[TensorType], known: Sequence[_Compiled]) -> str:
+    """Return what the forms that are compiled do not take; of the last one, the first argument."""
+    if not known:
+        return "its arguments have another structure, or its keyword arguments other values"
+    pairs = enumerate(zip(known[-1].types, types, strict=True))
+    return next(
+        f"argument {position} is {new}, not {old}"
+        for position, (old, new) in pairs
+        if not _fits(old, new)
+    )
 
 
 def _hashable(static: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

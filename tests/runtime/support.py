@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -39,3 +41,15 @@ def watched() -> Iterator[Watched]:
     before, found = compile_stats(), Watched()
     yield found
     found.stats = compile_stats() - before
+
+
+def at_once(count: int, work: Callable[[int], object], seconds: float = 120) -> list[object]:
+    """Return `work(k)` for each k, run by threads that begin together; raise what one raised."""
+    barrier = threading.Barrier(count)
+
+    def begin(position: int) -> object:
+        barrier.wait(seconds)
+        return work(position)
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(begin, range(count), timeout=seconds))
