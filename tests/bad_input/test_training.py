@@ -24,6 +24,13 @@ OPTIMIZERS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One cache for all tests here, which train the same few models again and again."""
+    with config.override(FRAME_CACHE_DIR=str(tmp_path_factory.mktemp("cache")), FRAME_CACHE="1"):
+        yield
+
+
 def _network() -> nn.Module:
     layers = [
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
