@@ -16,9 +16,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
-from frame.core.shapes import Dim, Shape, Size
+from frame.compiler.passes.fusion_groups import (
+    ELEMENTWISE,
+    MOST_NODES,
+    REDUCTION,
+    VIEWS,
+    Group,
+    magnitude,
+)
+from frame.compiler.passes.sibling_fusion import merge_siblings
+from frame.core.shapes import Shape, Size
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, GraphInput, Node, Role, StateUpdate, Value
 from frame.ops.anchors import ANCHORS, EPILOGUES
@@ -27,33 +35,12 @@ from frame.ops.registry import lookup
 
 # Anchors whose operands may be read through a transpose.
 TRANSPOSED = frozenset({"contraction"})
-# Ops whose results are elements of the operand at other indices.
-VIEWS = frozenset({"transpose", "slice", "flip", "pad"})
 INDEXED = frozenset({"iota", "uniform", "normal"})
 CONTROL = frozenset({"scan", "cond", "while"})
-ELEMENTWISE, REDUCTION = "elementwise", "reduction"
 
 # A group that reads its own reduction back (softmax) has one chunk a kept element: below this
 # many kept elements it is worth fusing only while a row is small.
 _PARALLEL_ROWS, _SMALL_ROW = 8, 1 << 14
-_SYMBOL = 1 << 10  # a symbolic size counts as this many
-
-# Nodes of one group at most. Past this many a loop is bound by arithmetic, so another pass over
-# memory costs little, while the time to compile a kernel grows faster than its length.
-MOST_NODES = 96
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """A group while it grows."""
-
-    anchor: str
-    domain: Shape
-    first: int
-    last: int
-    nodes: list[Node] = field(default_factory=list)
-    reduced: tuple[int, ...] | None = None
-    reads: dict[Value, None] = field(default_factory=dict)
 
 
 def is_alias(node: Node) -> bool:
@@ -106,16 +93,7 @@ def _is_reduction(node: Node) -> bool:
     return "axes" in node.attributes and _has(node, Trait.REDUCTION)
 
 
-def _magnitude(shape: Iterable[Size]) -> int:
-    total = 1
-    for size in shape:
-        total *= (
-            size.evaluate(dict.fromkeys(size.symbols, _SYMBOL)) if isinstance(size, Dim) else size
-        )
-    return total
-
-
-def _kept(group: _Group) -> tuple[Size, ...]:
+def _kept(group: Group) -> tuple[Size, ...]:
     return tuple(
         size for axis, size in enumerate(group.domain) if axis not in (group.reduced or ())
     )
@@ -125,7 +103,7 @@ def _without_ones(shape: Iterable[Size]) -> list[Size]:
     return [size for size in shape if size != 1]
 
 
-def _anchor_of(group: _Group) -> Node:
+def _anchor_of(group: Group) -> Node:
     return next(node for node in group.nodes if ANCHORS.get(node.op) == group.anchor)
 
 
@@ -136,8 +114,8 @@ class _Partition:
         self.graph = graph
         self.anchors = anchors
         self.position = {node: index for index, node in enumerate(graph.nodes)}
-        self.owner: dict[Node, _Group] = {}
-        self.groups: dict[_Group, None] = {}
+        self.owner: dict[Node, Group] = {}
+        self.groups: dict[Group, None] = {}
 
     def build(self) -> None:
         """Assign every node that is not free to a group."""
@@ -159,14 +137,14 @@ class _Partition:
         else:
             self._open(node, node.op, node.results[0].shape)
 
-    def _open(self, node: Node, anchor: str, domain: Shape) -> _Group:
+    def _open(self, node: Node, anchor: str, domain: Shape) -> Group:
         index = self.position[node]
-        group = _Group(anchor, domain, index, index)
+        group = Group(anchor, domain, index, index)
         self.groups[group] = None
         self._add(group, node)
         return group
 
-    def _add(self, group: _Group, node: Node) -> None:
+    def _add(self, group: Group, node: Node) -> None:
         group.nodes.append(node)
         group.last = max(group.last, self.position[node])
         group.reads.update(dict.fromkeys(self.sources(node)))
@@ -180,9 +158,9 @@ class _Partition:
             else:
                 yield operand
 
-    def _producers(self, node: Node) -> list[_Group]:
+    def _producers(self, node: Node) -> list[Group]:
         """The groups that a node reads from, the latest first, each once."""
-        found: dict[int, _Group] = {}
+        found: dict[int, Group] = {}
         for source in self.sources(node):
             group = self.owner.get(source.node) if source.node is not None else None
             if group is not None:
@@ -201,7 +179,7 @@ class _Partition:
             if other is not home and other.anchor in (ELEMENTWISE, home.anchor):
                 self._merge(home, other)
 
-    def _fits(self, group: _Group, node: Node) -> bool:
+    def _fits(self, group: Group, node: Node) -> bool:
         """Whether the result of an elementwise node has a place in the loops of a group."""
         if len(group.nodes) >= MOST_NODES:
             return False
@@ -216,20 +194,20 @@ class _Partition:
             return self._may_read_back(group)
         return self._is_kept(group, shape)
 
-    def _reads_elementwise(self, group: _Group, node: Node) -> bool:
+    def _reads_elementwise(self, group: Group, node: Node) -> bool:
         """An epilogue may read the first result of its anchor and what follows from it."""
         anchor = _anchor_of(group)
         return all(source.node is not anchor or source.index == 0 for source in self.sources(node))
 
-    def _is_kept(self, group: _Group, shape: Shape) -> bool:
+    def _is_kept(self, group: Group, shape: Shape) -> bool:
         ones = tuple(
             1 if axis in (group.reduced or ()) else size for axis, size in enumerate(group.domain)
         )
         return shape in (ones, _kept(group))
 
-    def _may_read_back(self, group: _Group) -> bool:
-        rows = _magnitude(_kept(group))
-        return rows >= _PARALLEL_ROWS or _magnitude(group.domain) <= _SMALL_ROW
+    def _may_read_back(self, group: Group) -> bool:
+        rows = magnitude(_kept(group))
+        return rows >= _PARALLEL_ROWS or magnitude(group.domain) <= _SMALL_ROW
 
     def _place_reduction(self, node: Node) -> None:
         source = node.operands[0]
@@ -242,7 +220,7 @@ class _Partition:
         group = self._open(node, REDUCTION, source.shape)
         group.reduced = axes
 
-    def _takes_reduction(self, group: _Group, node: Node, axes: tuple[int, ...]) -> bool:
+    def _takes_reduction(self, group: Group, node: Node, axes: tuple[int, ...]) -> bool:
         source = node.operands[0]
         if group.anchor not in (ELEMENTWISE, REDUCTION) or source.shape != group.domain:
             return False
@@ -256,7 +234,7 @@ class _Partition:
             self._may_read_back(group) or not self._after_reduction(group, source)
         )
 
-    def _after_reduction(self, group: _Group, value: Value) -> bool:
+    def _after_reduction(self, group: Group, value: Value) -> bool:
         """Whether a value of the group depends on one of its reductions."""
         pending, seen = [value], set()
         while pending:
@@ -270,7 +248,7 @@ class _Partition:
                 pending.extend(node.operands)
         return False
 
-    def _convex(self, group: _Group, node: Node) -> bool:
+    def _convex(self, group: Group, node: Node) -> bool:
         """Whether `node` reads nothing, outside the group, that waits for the group."""
         outside = [
             source
@@ -279,7 +257,7 @@ class _Partition:
         ]
         return not self._waits_for(outside, group, set())
 
-    def _waits_for(self, sources: Iterable[Value], group: _Group, seen: set[int]) -> bool:
+    def _waits_for(self, sources: Iterable[Value], group: Group, seen: set[int]) -> bool:
         """Whether one of `sources` is made, after `group` and outside `seen`, from the group."""
         pending = [source.node for source in sources if source.node is not None]
         visited: set[Node] = set()
@@ -299,12 +277,15 @@ class _Partition:
                 pending.extend(read.node for read in owner.reads if read.node is not None)
         return False
 
-    def _merge(self, home: _Group, other: _Group) -> None:
+    def _merge(self, home: Group, other: Group) -> None:
         """Take over another group that has the same loops, if no path outside connects them."""
         if len(home.nodes) + len(other.nodes) > MOST_NODES:
             return
-        if not self._same_loops(home, other) or self._path_between(home, other):
-            return
+        if self._same_loops(home, other) and not self._path_between(home, other):
+            self.absorb(home, other)
+
+    def absorb(self, home: Group, other: Group) -> None:
+        """Move the nodes of another group into `home`; the caller has checked that it may."""
         for node in other.nodes:
             self.owner[node] = home
         home.nodes = sorted([*home.nodes, *other.nodes], key=self.position.__getitem__)
@@ -312,7 +293,7 @@ class _Partition:
         home.first, home.last = min(home.first, other.first), max(home.last, other.last)
         del self.groups[other]
 
-    def _same_loops(self, home: _Group, other: _Group) -> bool:
+    def _same_loops(self, home: Group, other: Group) -> bool:
         if other.domain != home.domain:
             return self._is_row_of(home, other)
         views = any(member.op in VIEWS for member in other.nodes)
@@ -322,7 +303,7 @@ class _Partition:
             return False
         return other.reduced in (None, home.reduced) and not (views and home.anchor == REDUCTION)
 
-    def _is_row_of(self, home: _Group, other: _Group) -> bool:
+    def _is_row_of(self, home: Group, other: Group) -> bool:
         """Whether another group computes what stands beside the results of a reduction.
 
         The sweep over the full domain must not wait for it.
@@ -340,7 +321,7 @@ class _Partition:
         readers = (source.node for node in sweeping for source in self.sources(node))
         return not any(node is not None and self.owner.get(node) is other for node in readers)
 
-    def _feeds(self, group: _Group, home: _Group) -> bool:
+    def _feeds(self, group: Group, home: Group) -> bool:
         """Whether an anchor reads a group: in one with it, it would compute that again and again.
 
         A product reads each element of its operands once for every block of its result.
@@ -348,10 +329,10 @@ class _Partition:
         sources = self.sources(_anchor_of(home))
         return any(s.node is not None and self.owner.get(s.node) is group for s in sources)
 
-    def _path_between(self, a: _Group, b: _Group) -> bool:
+    def _path_between(self, a: Group, b: Group) -> bool:
         return self._outside_path(a, b) or self._outside_path(b, a)
 
-    def _outside_path(self, source: _Group, sink: _Group) -> bool:
+    def _outside_path(self, source: Group, sink: Group) -> bool:
         """Whether `sink` reads, outside both groups, something made from `source`."""
         inside = {id(source), id(sink)}
         outside = [
@@ -361,12 +342,35 @@ class _Partition:
         ]
         return self._waits_for(outside, source, {id(sink)})
 
+    def values_in_memory(self) -> set[Value]:
+        """Values that are returned, or read by another group, a reshape or control flow."""
+        needed = set(self.graph.returned)
+        for group in self.groups:
+            needed.update(self.reads(group.nodes[0]))
+        for node in reversed(self.graph.nodes):
+            alone = self.owner.get(node) is None
+            if alone and (node.op in CONTROL or needed.intersection(node.results)):
+                needed.update(self.reads(node))
+        return needed
+
+    def reads(self, node: Node) -> Iterable[Value]:
+        """What must be in memory before the group of `node`, or `node` alone, can run."""
+        group = self.owner.get(node)
+        if group is not None:
+            return [
+                read
+                for read in group.reads
+                if read.node is None or self.owner.get(read.node) is not group
+            ]
+        return node.operands if _stands_alone(node) else self.sources(node)
+
 
 def fuse(graph: Graph, anchors: frozenset[str]) -> Graph:
     """Return `graph` with its nodes gathered into `group` nodes; bodies are fused in turn."""
     graph = _fuse_bodies(graph, anchors)
     partition = _Partition(graph, anchors)
     partition.build()
+    merge_siblings(partition)
     return _Assembler(partition).run()
 
 
@@ -410,7 +414,7 @@ class _Assembler:
         self.graph = partition.graph
         self.values: dict[Value, Value] = {value: value for value in self.graph.input_values}
         self.nodes: list[Node] = []
-        self.needed = self._values_in_memory()
+        self.needed = partition.values_in_memory()
 
     def run(self) -> Graph:
         """Return the graph of groups."""
@@ -428,30 +432,10 @@ class _Assembler:
             self.graph.locations,
         )
 
-    def _is_due(self, node: Node, group: _Group | None) -> bool:
+    def _is_due(self, node: Node, group: Group | None) -> bool:
         if group is not None:
             return self.partition.position[node] == group.last
         return node.op in CONTROL or bool(self.needed.intersection(node.results))
-
-    def _values_in_memory(self) -> set[Value]:
-        """Values that are returned, or read by another group, a reshape or control flow."""
-        needed = set(self.graph.returned)
-        for group in self.partition.groups:
-            inside = set(group.nodes)
-            needed.update(read for read in group.reads if read.node not in inside)
-        for node in reversed(self.graph.nodes):
-            alone = self.partition.owner.get(node) is None
-            if alone and (node.op in CONTROL or needed.intersection(node.results)):
-                needed.update(self._reads(node))
-        return needed
-
-    def _reads(self, node: Node) -> Iterable[Value]:
-        """What must be in memory before the group of `node`, or `node` alone, can run."""
-        group = self.partition.owner.get(node)
-        if group is not None:
-            inside = set(group.nodes)
-            return [read for read in group.reads if read.node not in inside]
-        return node.operands if _stands_alone(node) else self.partition.sources(node)
 
     def _require(self, node: Node) -> None:
         """Emit the group of `node`, or `node` alone, after everything that it reads."""
@@ -464,7 +448,7 @@ class _Assembler:
                 self._emit(current)
                 continue
             pending.append((current, True))
-            reads = [read.node for read in self._reads(current) if read not in self.values]
+            reads = [read.node for read in self.partition.reads(current) if read not in self.values]
             pending.extend((read, False) for read in reversed(reads) if read is not None)
 
     def _is_emitted(self, node: Node) -> bool:
@@ -472,7 +456,7 @@ class _Assembler:
         results = node.results if group is None else self._results(group)
         return all(result in self.values for result in results)
 
-    def _results(self, group: _Group) -> list[Value]:
+    def _results(self, group: Group) -> list[Value]:
         return [r for node in group.nodes for r in node.results if r in self.needed]
 
     def _emit(self, node: Node) -> None:
