@@ -242,6 +242,12 @@ def _symbolic_convolutions(cases: Cases) -> None:
     padding = (1, 1, 1, 1)
     cases.outputs(ops.relu(ops.conv2d(cases.input((batch, 3, 5, 9)), w, padding=padding)))
     cases.outputs(ops.conv2d(cases.input((batch, 3, height, 9)), w, padding=padding))
+    # Gradients of filters: the batch stands where channels do.
+    for size, window in ((6, 4), (8, 8), (8, 1)):
+        x, dy = cases.input((3, batch, size, size)), cases.input((5, batch, window, window))
+        cases.outputs(ops.conv2d(x, dy, padding=padding))
+    x, dy = cases.input((2, 2 * batch, 5, 9)), cases.input((4, batch, 3, 4))
+    cases.outputs(ops.conv2d(x, dy, groups=2, strides=(2, 1)))
 
 
 # --- pooling, gather, scatter, concat, layouts ----------------------------------------------------

@@ -27,6 +27,7 @@ from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plan
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
 from frame.codegen.schedules.group import Group, Index, KernelCall
+from frame.codegen.schedules.sizes import static
 from frame.core.dtypes import int64
 from frame.core.errors import InternalError
 from frame.core.shapes import Size
@@ -63,7 +64,7 @@ class _Image:
 
     memory: Buffer
     origin: int
-    image: int
+    image: Expr
     plane: int
     row: int
     phase: int
@@ -74,6 +75,7 @@ class _Convolution:
 
     def __init__(self, group: Group, plan: ConvPlan) -> None:
         self.group, self.plan = group, plan
+        self.channels = group.extent(plan.channels)
         self.image = self._image()
         self.helpers: dict[str, Kernel] = {}
         # Units are what a panel is made of: pieces of an output row, or single outputs.
@@ -91,17 +93,19 @@ class _Convolution:
 
     def _image(self) -> _Image:
         plan = self.plan
-        channels = plan.groups * plan.channels
+        channels = b.mul(self.channels, plan.groups)
         if plan.copy_x:
             rows, phases, columns = plan.padded
             row = phases * columns
             plane = rows * row
-            return _Image(self.group.workspaces[0], 0, channels * plane, plane, row, columns)
+            memory = self.group.workspaces[0]
+            return _Image(memory, 0, b.mul(channels, plane), plane, row, columns)
         position = self.group.body.input_values.index(plan.node.operands[0])
         row = plan.width.size
         plane = plan.height.size * row
         origin = -plan.height.low * row - plan.width.low
-        return _Image(self.group.captures[position], origin, channels * plane, plane, row, 0)
+        memory = self.group.captures[position]
+        return _Image(memory, origin, b.mul(channels, plane), plane, row, 0)
 
     def write(self) -> KernelCall:
         """Return the call of the main kernel."""
@@ -144,7 +148,7 @@ class _Convolution:
         plan = self.plan
         if not plan.packs:
             return None
-        shape = (plan.weight_row, self.tile(1).columns)
+        shape = (static(plan.weight_row, 0), self.tile(1).columns)
         return body.alloc("pixels", plan.dtype, shape, Scope.LOCAL)
 
     def pack(self, body: b.Body, at: _Place, memory: _Memory) -> None:
@@ -154,22 +158,22 @@ class _Convolution:
         first = body.let("unit", b.mul(at.panel, self.panel_units))
         channels, window = self.depth()
         scalars = (
-            b.index(channels),
+            channels,
             b.index(self.image.plane),
-            b.index(window),
+            window,
             self.size(),
             *(body.let("place", place) for place in self.places(body, at, first)),
         )
         views = (View(_panel(memory)), View(self.image.memory), View(memory.table))
         body.add(Call(kernel.name, views, scalars))
 
-    def depth(self) -> tuple[int, int]:
+    def depth(self) -> tuple[Expr, Expr]:
         """Return the trips of the loops over channels and over the window."""
         plan = self.plan
         if self.is_pointwise():
-            return 1, plan.channels
+            return b.index(1), self.channels
         window = plan.steps if plan.along_window else plan.height.window * plan.width.window
-        return plan.channels, window
+        return self.channels, b.index(window)
 
     def size(self) -> Expr:
         """Return the elements of x, or of its copy."""
@@ -179,8 +183,8 @@ class _Convolution:
         """Write the offset in x of each point of the window, or of each piece of it."""
         plan, image = self.plan, self.image
         if self.is_pointwise():
-            table = body.alloc("table", int64, (plan.channels,), Scope.LOCAL)
-            with body.loop(b.index(plan.channels), "k") as k:
+            table = body.alloc("table", int64, (static(plan.channels, 0),), Scope.LOCAL)
+            with body.loop(self.channels, "k") as k:
                 body.store(table, [k], b.mul(k, image.plane))
             return table
         columns = plan.pieces_of_row if plan.along_window else plan.width.window
@@ -198,8 +202,8 @@ class _Convolution:
 
     def is_pointwise(self) -> bool:
         """Whether the window is one point: then channels stand in the table, in its place."""
-        window = self.plan.height.window * self.plan.width.window
-        return window == 1 and self.plan.channels <= _MOST_POINTS
+        window, channels = self.plan.height.window * self.plan.width.window, self.plan.channels
+        return window == 1 and isinstance(channels, int) and channels <= _MOST_POINTS
 
     def column(self, position: Expr) -> Expr:
         """Return the offset of a column of the padded image."""
@@ -258,7 +262,7 @@ class _Convolution:
                 column = b.min_(b.add(column, i), plan.width.positions - 1)
                 column = self.column(b.mul(column, plan.width.stride))
             place = b.add(b.mul(number, image.image), image.origin)
-            place = b.add(place, b.mul(at.group, plan.channels * image.plane))
+            place = b.add(place, b.mul(at.group, b.mul(self.channels, image.plane)))
             place = b.add(place, b.mul(row, plan.height.stride * image.row))
             found.append(b.add(place, column))
         return found
@@ -287,10 +291,10 @@ class _Convolution:
         """Return what makes the call that reads x itself, for a number of rows."""
         channels, window = self.depth()
         scalars = (
-            b.index(channels),
+            channels,
             b.index(self.image.plane),
-            b.index(window),
-            b.index(self.plan.weight_row),
+            window,
+            self.group.extent(self.plan.weight_row),
             b.index(self.tile(1).columns),
             self.size(),
             *places,
@@ -308,7 +312,7 @@ class _Convolution:
     def packed_call(self, channel: Expr, memory: _Memory) -> Callable[[int], Block]:
         """Return what makes the call that multiplies weights by a panel, for a number of rows."""
         plan = self.plan
-        depth, columns = b.index(plan.weight_row), b.index(self.tile(1).columns)
+        depth, columns = self.group.extent(plan.weight_row), b.index(self.tile(1).columns)
         scalars = (depth, depth, b.index(1), columns, columns, b.index(0))
         views = View(memory.sums), self.weights(channel), View(_panel(memory))
 

@@ -22,7 +22,7 @@ def with_workspaces(group: Group, plan: ConvPlan) -> Group:
     """Give the workspaces the shapes of what they hold."""
     shapes: list[tuple[Expr, ...]] = []
     if plan.copy_x:
-        sizes = (plan.batch, plan.groups * plan.channels, *plan.padded)
+        sizes = (plan.batch, plan.channels * plan.groups, *plan.padded)
         shapes.append(group.extents(sizes))
     if plan.copy_w:
         shapes.append(group.extents((plan.groups * plan.outputs, plan.weight_row)))
@@ -38,7 +38,8 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
     x, body = plan.node.operands[0], b.Body()
     target = group.workspaces[0]
     rows, phases, columns = plan.padded
-    planes = b.mul(group.extent(plan.batch), plan.groups * plan.channels)
+    channels = b.mul(group.extent(plan.channels), plan.groups)
+    planes = b.mul(group.extent(plan.batch), channels)
     area = rows * phases * columns
     count = 1 if config.get("FRAME_GRAIN") else max(1, _CHUNK // area)
     chunks = b.ceil_div(planes, count)
@@ -48,10 +49,7 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
         start = body.let("start", b.mul(chunk, count))
         with body.loop(remaining(planes, start, b.index(count)), "plane") as position:
             flat = b.add(start, position)
-            image, channel = (
-                body.let("at", i)
-                for i in unflatten(flat, [planes, b.index(plan.groups * plan.channels)])
-            )
+            image, channel = (body.let("at", i) for i in unflatten(flat, [planes, channels]))
             lead = (image, channel)
             with (
                 body.loop(b.index(rows), "row") as row,
@@ -92,7 +90,7 @@ def copy_w(group: Group, plan: ConvPlan) -> KernelCall:
     outputs, height, width = plan.groups * plan.outputs, plan.height.window, plan.width.window
     with (
         body.loop(b.index(outputs), "chunk", LoopKind.PARALLEL) as output,
-        body.loop(b.index(plan.channels), "c") as channel,
+        body.loop(group.extent(plan.channels), "c") as channel,
         body.loop(b.index(height), "row") as row,
     ):
         line = b.add(b.mul(channel, height), row)

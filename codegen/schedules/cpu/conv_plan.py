@@ -22,7 +22,7 @@ from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph, Node
 
-_SYMBOLIC = 32  # what a symbolic batch counts as in a decision
+_SYMBOLIC = 32  # what a symbolic batch, or number of channels, counts as in a decision
 _LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 22  # of a chunk
 _FEW_CHUNKS, _MANY_CHUNKS = 16, 128
 _PIECE_COST = 0.25
@@ -90,9 +90,9 @@ class ConvPlan:
         return groups
 
     @property
-    def channels(self) -> int:
-        """The input channels of a group."""
-        return int(self.node.operands[1].shape[1])  # type: ignore[arg-type]
+    def channels(self) -> Size:
+        """The input channels of a group; of a filter gradient, whose batch they are, any size."""
+        return self.node.operands[1].shape[1]
 
     @property
     def outputs(self) -> int:
@@ -133,7 +133,8 @@ class ConvPlan:
 
     def crowds(self, plane: int) -> bool:
         """Whether planes of so many elements put their lines into few sets of a cache."""
-        return self.channels >= _MANY_PLANES and plane * self.dtype.itemsize % _LINES == 0
+        many = static(self.channels, _SYMBOLIC) >= _MANY_PLANES
+        return many and plane * self.dtype.itemsize % _LINES == 0
 
     @property
     def steps(self) -> int:
@@ -141,18 +142,18 @@ class ConvPlan:
         return self.height.window * self.width.window // self.lanes
 
     @property
-    def weight_row(self) -> int:
+    def weight_row(self) -> Size:
         """Elements of the weights of one output channel."""
-        return self.channels * self.height.window * self.width.window
+        return self.channels * (self.height.window * self.width.window)
 
     def workspaces(self) -> tuple[Size, ...]:
         """Return the bytes of the padded copy of x and of the copy of the weights, if any."""
         sizes: list[Size] = []
         if self.copy_x:
-            channels = self.groups * self.channels
-            sizes.append(self.batch * (channels * math.prod(self.padded) * self.dtype.itemsize))
+            planes = self.batch * self.channels * self.groups
+            sizes.append(planes * (math.prod(self.padded) * self.dtype.itemsize))
         if self.copy_w:
-            sizes.append(self.groups * self.outputs * self.weight_row * self.dtype.itemsize)
+            sizes.append(self.weight_row * (self.groups * self.outputs * self.dtype.itemsize))
         return tuple(sizes)
 
 
@@ -162,11 +163,14 @@ def anchor_of(body: Graph) -> Node:
 
 
 def make_plan(body: Graph, target: TargetDescription) -> ConvPlan | None:
-    """Decide how the convolution of a group runs; None where a size but the batch is unknown."""
+    """Decide how the convolution of a group runs.
+
+    None where a size is unknown that is neither the batch nor the channels, which only loops count.
+    """
     node = anchor_of(body)
     x, w = node.operands
-    known = (*x.shape[1:], *w.shape, *node.results[0].shape[1:])
-    if not all(isinstance(size, int) and size > 0 for size in known):
+    known = (*x.shape[2:], w.shape[0], *w.shape[2:], *node.results[0].shape[1:])
+    if not all(isinstance(size, int) and size > 0 for size in known) or w.shape[1] == 0:
         return None
     dtype = compute_dtype(x.dtype)
     height, width = _extents(node)
@@ -262,20 +266,21 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
     count = lines * width
     panels = count if plan.along_window else -(-count // plan.pieces_of_panel)
     tiles = -(-plan.outputs // plan.rows)
-    depth = plan.channels * plan.height.window * plan.width.window
+    depth = static(plan.channels, _SYMBOLIC) * plan.height.window * plan.width.window
     flops = 2 * math.prod(static(s, _SYMBOLIC) for s in node.results[0].shape) * depth
     wanted = max(
         1, min(_FEW_CHUNKS, flops // _LEAST_FLOPS), min(_MANY_CHUNKS, flops // _GOOD_FLOPS)
     )
-    heavy = plan.outputs * plan.weight_row * plan.dtype.itemsize > target.l2 // 2
+    heavy = plan.outputs * depth * plan.dtype.itemsize > target.l2 // 2
     blocks = max(1, min(panels, -(-wanted // plan.groups)))
     tile_blocks = max(1, min(tiles, -(-wanted // (plan.groups * blocks))))
     if config.get("FRAME_GRAIN"):
         blocks, tile_blocks = panels, tiles
     x, w = node.operands
     tiles_of_block = -(-tiles // tile_blocks)
-    panel = plan.weight_row * plan.vectors * plan.lanes * plan.dtype.itemsize
+    panel = depth * plan.vectors * plan.lanes * plan.dtype.itemsize
     packs = not plan.along_window and tiles_of_block >= _REUSE and panel <= target.l2 // 8
+    packs = packs and isinstance(plan.channels, int)  # the panel is local memory
     return replace(
         plan,
         panels=max(1, panels // blocks),
