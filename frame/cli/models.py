@@ -69,9 +69,9 @@ def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> Compile
 def _inputs(model: Any, specs: list[InputSpec]) -> dict[str, TensorType]:
     """Return the input types in the order of a function's arguments, or of the command line."""
     from frame.ir.graph import TensorType
-    from frame.nn.module import Module
+    from frame.nn.module import Architecture, Module
 
-    if isinstance(model, Module):
+    if isinstance(model, (Module, Architecture)):
         names = _module_names(specs)
     else:
         names = list(inspect.signature(model).parameters)

@@ -10,6 +10,7 @@ from frame.nn.layers import (
     ELU,
     GELU,
     AvgPool2d,
+    BatchNorm1d,
     BatchNorm2d,
     Conv2d,
     Dropout,
@@ -31,6 +32,7 @@ from frame.nn.layers import (
 )
 from frame.nn.losses import CrossEntropyLoss, MseLoss
 from frame.nn.module import (
+    Architecture,
     BuildContext,
     Module,
     Scope,
@@ -60,7 +62,9 @@ from frame.nn.parameters import (
 )
 
 __all__ = (
+    "Architecture",
     "AvgPool2d",
+    "BatchNorm1d",
     "BatchNorm2d",
     "BuildContext",
     "Conv2d",

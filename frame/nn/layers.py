@@ -266,12 +266,16 @@ def GlobalAvgPool2d(*, name: str = "") -> Module:
 # --- normalisation --------------------------------------------------------------------------------
 
 
-def _build_batch_norm2d(self: Scope, x: Value) -> Value:
+_NORM_RANKS = {"BatchNorm1d": (2, 3), "BatchNorm2d": (4,)}
+_NORM_INPUTS = {"BatchNorm1d": "features [N, C] or [N, C, L]", "BatchNorm2d": "images [N, C, H, W]"}
+
+
+def _build_batch_norm(self: Scope, x: Value) -> Value:
     options = self.options
-    eps = options["eps"]
-    if x.rank != 4:
+    eps, kind = options["eps"], options["op"]
+    if x.rank not in _NORM_RANKS[kind]:
         raise InvalidArgumentError(
-            f"BatchNorm2d takes images [N, C, H, W], received the shape {shape_text(x.shape)}"
+            f"{kind} takes {_NORM_INPUTS[kind]}, received the shape {shape_text(x.shape)}"
         )
     if not self.training:
         return ops.batch_norm_infer(
@@ -294,8 +298,23 @@ def _bessel(x: Value) -> Value | float:
     known = numel([size for axis, size in enumerate(x.shape) if axis != 1])
     if isinstance(known, int):
         return known / max(known - 1, 1)
-    elements = count(x, (0, 2, 3), x.dtype)
+    elements = count(x, (0, *range(2, x.rank)), x.dtype)
     return ops.div(elements, ops.maximum(ops.sub(elements, 1.0), 1.0))
+
+
+def BatchNorm1d(
+    num_features: int,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
+    *,
+    name: str = "",
+    dtype: DTypeLike = float32,
+) -> Module:
+    """Return batch normalisation of [N, num_features] or [N, num_features, L], else as BatchNorm2d.
+
+    Source: Ioffe, Szegedy, arXiv 1502.03167.
+    """
+    return _batch_norm("BatchNorm1d", num_features, eps, momentum, name, dtype)
 
 
 def BatchNorm2d(
@@ -313,17 +332,28 @@ def BatchNorm2d(
     batch, with the unbiased variance, as torch does; inference normalises with the buffers.
     Source: Ioffe, Szegedy, arXiv 1502.03167.
     """
-    _positive("num_features", num_features)
+    return _batch_norm("BatchNorm2d", num_features, eps, momentum, name, dtype)
+
+
+def _batch_norm(
+    kind: str, features: int, eps: float, momentum: float, name: str, dtype: DTypeLike
+) -> Module:
+    _positive("num_features", features)
     if not 0 <= momentum <= 1:
         raise InvalidArgumentError(f"momentum must be from 0 to 1, got {momentum!r}")
     specs = (
-        param(num_features, ones(), dtype=dtype, name="gamma"),
-        param(num_features, zeros(), dtype=dtype, name="beta"),
-        buffer(num_features, zeros(), dtype=dtype, name="running_mean"),
-        buffer(num_features, ones(), dtype=dtype, name="running_var"),
+        param(features, ones(), dtype=dtype, name="gamma"),
+        param(features, zeros(), dtype=dtype, name="beta"),
+        buffer(features, zeros(), dtype=dtype, name="running_mean"),
+        buffer(features, ones(), dtype=dtype, name="running_var"),
     )
-    options = {"num_features": num_features, "eps": float(eps), "momentum": float(momentum)}
-    return _layer("BatchNorm2d", _build_batch_norm2d, options, specs, name)
+    options = {
+        "op": kind,  # hidden from people, who see the kind itself
+        "num_features": features,
+        "eps": float(eps),
+        "momentum": float(momentum),
+    }
+    return _layer(kind, _build_batch_norm, options, specs, name)
 
 
 def _build_layer_norm(self: Scope, x: Value) -> Value:

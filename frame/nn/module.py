@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from frame.core.dtypes import uint64
 from frame.core.errors import InvalidArgumentError
@@ -162,6 +162,17 @@ class Module:
         from frame.nn.display import html
 
         return html(self)
+
+
+@runtime_checkable
+class Architecture(Protocol):
+    """What becomes a Module once its inputs are known, such as a blueprint: `frame.compile` asks.
+
+    For inputs of other batch sizes or resolutions it gives Modules of the same parameters.
+    """
+
+    def module_for(self, inputs: Sequence[TensorType]) -> Module:
+        """Return the Module for inputs of these types; raise InvalidArgumentError if none fits."""
 
 
 def _join(path: str, name: str) -> str:
@@ -382,6 +393,17 @@ class Scope:
         """Return the random counter of the graph, for `frame.ops.dropout` and the like."""
         return current_context().counter()
 
+    def parameters_of(self, index: int) -> tuple[Value, ...]:
+        """Return the values of all parameters of the child at a position, in its own order.
+
+        For builders that compute a child in another way, such as a folded normalisation.
+        """
+        child = self._frame.module.children[index]
+        values = self._frame.slice_of(index % len(self))
+        pairs = zip(child.parameters(), values, strict=True)
+        state = current_context().state
+        return tuple(state(v) if spec.role is Role.BUFFER else v for spec, v in pairs)
+
     def shared(self, key: Shared) -> Value:
         """Return the value of a shared parameter that a module above declares."""
         return self._frame.shared(key)
@@ -399,7 +421,7 @@ class Scope:
         raise InvalidArgumentError(f"{self._frame.module.kind} has no buffer named {name!r}")
 
 
-RESERVED = frozenset({"options", "training", "counter", "shared", "update"})
+RESERVED = frozenset({"options", "training", "counter", "parameters_of", "shared", "update"})
 """Names that parameters and children of `nn.module` can't have: a Scope has them itself."""
 
 

@@ -14,16 +14,17 @@ import numpy as np
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import KernelTime
-from frame.ir.graph import Graph, TensorType
-from frame.nn.module import Module, build_graph
+from frame.ir.graph import Graph
+from frame.nn.module import Architecture, Module, build_graph
 from frame.nn.parameters import materialize
 from frame.runtime.backends import backend as find_backend
 from frame.runtime.backends import target_of
 from frame.runtime.entry import STATE, Counter, Entry
 from frame.runtime.loading import Declared, Loaded, load
 from frame.runtime.parameters import ParameterStore
-from frame.runtime.specs import as_spec, check_sizes, with_sizes
+from frame.runtime.specs import as_spec, check_sizes, named_specs, with_sizes
 from frame.runtime.tracing import arguments, trace
+from frame.runtime.variants import Family
 
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
@@ -68,10 +69,12 @@ class CompiledModel:
         seed: int = 0,
         module: Module | None = None,
         state: Mapping[str, np.ndarray] | None = None,
+        family: Family | None = None,
     ) -> None:
         self.name = name
         self.module = module
         self.counter = Counter(seed)
+        self._family = family
         self._declared = dict(declared)
         self._entries: dict[str, Entry] = {}
         self._lock = threading.RLock()
@@ -150,6 +153,38 @@ class CompiledModel:
                 has changed.
         """
         return tuple(self.entry(TRAIN_STEP).run(inputs, hyperparameters))
+
+    def variant(
+        self,
+        inputs: Sequence[Any] | Mapping[str, Any],
+        targets: Sequence[Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
+    ) -> CompiledModel:
+        """Return this model for other inputs, such as another resolution or batch size.
+
+        Parameters, running statistics, optimizer state and random counter are shared: a step of
+        one variant changes all of them. Each variant is made once, and each of its entries is
+        compiled at its first use.
+
+        Args:
+            inputs: as for `frame.compile`.
+            targets: the inputs of the loss; those of this model by default.
+            sizes: as for `frame.compile`.
+
+        Raises:
+            InvalidArgumentError: the model was not compiled from a Module or a blueprint, or it
+                needs parameters of other shapes for these inputs.
+        """
+        if self._family is None:
+            raise InvalidArgumentError(
+                f"{self.name} has no variants: expected a model that frame.compile made of a "
+                "Module or a blueprint, received one of a function, a graph or a file"
+            )
+        return self._family.member(inputs, targets, sizes or {})
+
+    def share_state(self, other: CompiledModel) -> None:
+        """Take the parameters, the state and the random counter of another model for its own."""
+        self.store, self.params, self.counter = other.store, other.params, other.counter
 
     def train(self) -> CompiledModel:
         """Let calls run the model as in training (dropout drops, batch norm uses the batch)."""
@@ -231,7 +266,7 @@ class CompiledModel:
 
 
 def compile(
-    model: Module | Graph | Callable[..., Any],
+    model: Module | Architecture | Graph | Callable[..., Any],
     inputs: Sequence[Any] | Mapping[str, Any] = (),
     *,
     backend: str | None = None,
@@ -248,7 +283,7 @@ def compile(
     """Compile a model to native code, through the cache.
 
     Args:
-        model: a Module, a graph, or a function that builds a graph from values.
+        model: a Module, a blueprint, a graph, or a function that builds a graph from values.
         inputs: one `frame.spec` (or array, or shape) an input; a mapping gives names, which for a
             function are those of its arguments. A graph has its own.
         backend: the name of the backend; FRAME_BACKEND or `cpu` by default.
@@ -272,13 +307,13 @@ def compile(
     settings = _Settings(owner.name, on, passes, dict(options or {}))
     made = _Declarations(model, inputs, loss, targets, optimizer, settings, sizes or {})
     values = made.initial_values(seed)
+    module = made.model if isinstance(made.model, Module) else None
+    family = None if module is None else Family(made.for_inputs, targets)
     result = CompiledModel(
-        made.name,
-        made.entries(),
-        values,
-        seed=seed,
-        module=model if isinstance(model, Module) else None,
+        made.name, made.entries(), values, seed=seed, module=module, family=family
     )
+    if family is not None:
+        family.begin(result, inputs, sizes or {})
     if params is not None:
         result.load_params(params)
     result.entry(INFER if optimizer is None else TRAIN_STEP)
@@ -325,9 +360,12 @@ class _Declarations:
                 "sizes= is for the training step, which needs loss= and optimizer=; write numbers "
                 "in the specs instead"
             )
+        self.source = model
+        self.inputs, self.named = named_specs(inputs), isinstance(inputs, Mapping)
+        if isinstance(model, Architecture):
+            model = model.module_for(tuple(self.inputs.values()))
         _require_kinds(model, loss, optimizer)
         self.model, self.loss, self.optimizer, self.settings = model, loss, optimizer, settings
-        self.inputs, self.named = _named_specs(inputs), isinstance(inputs, Mapping)
         self.targets = [as_spec(target) for target in targets]
         self.sizes = check_sizes(sizes, [*self.inputs.values(), *self.targets])
         if isinstance(model, Module):
@@ -336,6 +374,15 @@ class _Declarations:
             self.name = model.name
         else:
             self.name = getattr(model, "__name__", "function").strip("<>")
+
+    def for_inputs(
+        self, inputs: Any, targets: Sequence[Any], sizes: Mapping[str, int], family: Family
+    ) -> CompiledModel:
+        """Return a model of the same declaration for other inputs, without parameters."""
+        made = _Declarations(
+            self.source, inputs, self.loss, targets, self.optimizer, self.settings, sizes
+        )
+        return CompiledModel(made.name, made.entries(), {}, module=made.model, family=family)
 
     def entries(self) -> dict[str, Callable[[], Declared]]:
         """Return the makers of the declarations, by entry."""
@@ -413,15 +460,3 @@ def _require_kinds(model: Any, loss: Any, optimizer: Any) -> None:
             f"optimizer: expected an optimizer such as SGD(momentum=0.9), "
             f"received {optimizer!r:.80}"
         )
-
-
-def _named_specs(inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, TensorType]:
-    if isinstance(inputs, Mapping):
-        return {name: as_spec(value) for name, value in inputs.items()}
-    if not isinstance(inputs, (tuple, list)):
-        raise InvalidArgumentError(
-            "inputs must be a list of specs such as [frame.spec(('batch', 784))], received "
-            f"{inputs!r:.80}"
-        )
-    stem = "x" if len(inputs) == 1 else None
-    return {stem or f"x{k}": as_spec(value) for k, value in enumerate(inputs)}

@@ -49,6 +49,23 @@ def as_spec(value: Any) -> TensorType:
     )
 
 
+def named_specs(inputs: Any) -> dict[str, TensorType]:
+    """Return the specs of a model's inputs by name; a single one without a name is `x`.
+
+    Raises:
+        InvalidArgumentError: the inputs are neither a list nor a mapping of specs.
+    """
+    if isinstance(inputs, Mapping):
+        return {name: as_spec(value) for name, value in inputs.items()}
+    if not isinstance(inputs, (tuple, list)):
+        raise InvalidArgumentError(
+            "inputs must be a list of specs such as [frame.spec(('batch', 784))], received "
+            f"{inputs!r:.80}"
+        )
+    stem = "x" if len(inputs) == 1 else None
+    return {stem or f"x{k}": as_spec(value) for k, value in enumerate(inputs)}
+
+
 def check_sizes(sizes: Mapping[str, Any], specs: Iterable[TensorType]) -> dict[str, int]:
     """Return the sizes of symbols as integers.
 

@@ -242,3 +242,30 @@ def test_bad_inputs_are_named():
         nn.build_graph(nn.BatchNorm2d(3, name="norm"), [TensorType(float32, (2, 3))])
     with pytest.raises(InvalidArgumentError, match="in module conv"):
         nn.build_graph(nn.Conv2d(3, 4, 3, name="conv"), [TensorType(float32, (1, 2, 5, 5))])
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5)])
+def test_batch_norm_of_features(shape):
+    module = nn.BatchNorm1d(3, momentum=0.2)
+    x = smooth(*shape)
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    gamma, beta, mean, var = smooth(4, 3)
+    given = [gamma, beta, mean, np.abs(var)]
+    column = [np.float64(v).reshape(3, *(1,) * (x.ndim - 2)) for v in given]
+    (y,) = run(module, x, given=given)
+    exact = (x - column[2]) / np.sqrt(column[3] + 1e-5) * column[0] + column[1]
+    np.testing.assert_allclose(y, exact, rtol=1e-10, atol=1e-12)
+    graph = nn.build_graph(module, [TensorType(float32, shape)], "train")
+    _, new_mean, new_var = interpret(graph, [x, *given])
+    wide = np.float64(x)
+    moments = wide.mean(axes), wide.var(axes)
+    unbiased = moments[1] * (x.size / 3) / (x.size / 3 - 1)
+    np.testing.assert_allclose(new_mean, 0.8 * np.float64(mean) + 0.2 * moments[0], rtol=1e-6)
+    np.testing.assert_allclose(new_var, 0.8 * np.abs(np.float64(var)) + 0.2 * unbiased, rtol=1e-6)
+
+
+def test_batch_norms_refuse_other_ranks():
+    with pytest.raises(InvalidArgumentError, match=r"BatchNorm1d takes features \[N, C\]"):
+        run(nn.BatchNorm1d(3), smooth(2, 3, 4, 4))
+    with pytest.raises(InvalidArgumentError, match=r"BatchNorm2d takes images \[N, C, H, W\]"):
+        run(nn.BatchNorm2d(3), smooth(2, 3))
