@@ -1,4 +1,4 @@
-"""Every test has a cache of its own."""
+"""The tests of a file share a cache of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from frame.core import config
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     with config.override(FRAME_CACHE_DIR=str(folder), FRAME_CACHE="1"):

@@ -20,10 +20,10 @@ from tests.blueprint.test_module import flat_twins, for_twin
 BATCH = "batch"
 
 
-def small() -> b.BluePrint:
-    return b.seq(
-        b.cbr(4, 3, 1, 1), b.block(4, b.BlockStyle.RESNET_3_3), b.mbconv(6, 8, 2), b.gap_fc(3, True)
-    )
+def small(channels: int = 4) -> b.BluePrint:
+    """A residual network that compiles quickly."""
+    stem = b.seq(b.conv_dw(3, 1, 1), b.bn())
+    return b.seq(b.cbr(channels, 3, 1, 1), b.add2(b.identity(), stem), b.gap_fc(3, True))
 
 
 def trainer(net, image=(8, 8, 3), batch=BATCH, **options):
@@ -46,13 +46,23 @@ def labels(rows: int) -> np.ndarray:
 
 @pytest.mark.parametrize("fuse", [False, True])
 def test_a_compiled_blueprint_agrees_with_the_reference(fuse: bool) -> None:
-    net, x = networks.small_mobile(), numbers(3, 12, 12, 3)
-    plan = net.plan((12, 12, 3), fuse=fuse)
+    net, x = b.seq(small(), b.bn(), b.fc(2, True)), numbers(3, 8, 8, 3)
+    plan = net.plan((8, 8, 3), fuse=fuse)
     values = parameters(plan.module())
-    model = frame.compile(plan, [frame.spec((BATCH, 12, 12, 3))], params=values)
+    model = frame.compile(plan, [frame.spec((BATCH, 8, 8, 3))], params=values)
     exact = run(plan.module(), x, values=values)
-    compare(model(x), exact, float32, np.full_like(exact, 30 * np.abs(exact).max()))
+    compare(model(x), exact, float32, np.full_like(exact, 8 * np.abs(exact).max()))
     assert model.host_steps == () and set(model.params) == set(values)
+
+
+@pytest.mark.slow
+def test_every_block_compiled_agrees_with_the_reference() -> None:
+    for make in (networks.small_mobile, networks.small_residual):
+        module, x = make().module((12, 12, 3)), numbers(3, 12, 12, 3)
+        values = parameters(module)
+        exact = run(module, x, values=values)
+        result = frame.compile(make(), [frame.spec((BATCH, 12, 12, 3))], params=values)(x)
+        compare(result, exact, float32, np.full_like(exact, 30 * np.abs(exact).max()))
 
 
 def test_a_blueprint_compiles_like_any_module() -> None:
@@ -60,7 +70,7 @@ def test_a_blueprint_compiles_like_any_module() -> None:
     model = frame.compile(small(), [frame.spec((BATCH, 8, 8, 3))], seed=3)
     same = frame.compile(small().module((8, 8, 3)), [frame.spec((BATCH, 8, 8, 3))], seed=3)
     np.testing.assert_array_equal(model(x), same(x))
-    assert "mbconv" not in model.summary() and "2.conv_dw" in model.summary()
+    assert "1.stem.1" in model.summary()
 
 
 def test_saved_and_loaded(tmp_path) -> None:
@@ -84,8 +94,8 @@ def test_training_lowers_the_loss_and_moves_the_statistics() -> None:
     model = trainer(small())
     x, y = numbers(6, 8, 8, 3), labels(6)
     before = dict(model.params)
-    losses = [float(model.train_step(x, y, learning_rate=0.05)[0]) for _ in range(20)]
-    assert losses[-1] < losses[0] / 3
+    losses = [float(model.train_step(x, y, learning_rate=0.05)[0]) for _ in range(40)]
+    assert losses[-1] < losses[0] / 2
     assert all(not np.array_equal(before[name], model.params[name]) for name in before)
     assert model(x).shape == (6, 3)
 
@@ -99,7 +109,7 @@ def test_fused_and_unfused_plans_train_alike() -> None:
         assert first == second
     assert all(np.array_equal(models[0].params[n], models[1].params[n]) for n in models[0].params)
     plain, fused = (model(x) for model in models)
-    compare(fused, np.float64(plain), float32, np.full_like(plain, 30 * np.abs(plain).max()))
+    compare(fused, np.float64(plain), float32, np.full_like(plain, 8 * np.abs(plain).max()))
 
 
 def test_the_same_weights_train_to_the_same_numbers_through_nn() -> None:
@@ -159,7 +169,7 @@ def test_a_variant_computes_what_a_model_of_its_own_does() -> None:
 
 
 def test_each_variant_is_compiled_once() -> None:
-    model = trainer(small(), batch=4)
+    model = trainer(small(5), batch=4)  # no other test compiles this one
     x, y = numbers(4, 8, 8, 3), labels(4)
     model.train_step(x, y, learning_rate=0.1), model(x)
     variants = {
