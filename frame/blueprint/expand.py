@@ -224,14 +224,14 @@ def _inverted(to: Expansion, path: str, expand_by: int, out: int, stride: int) -
 
 
 def _block(to: Expansion, part: BluePrint, path: str) -> None:
-    *sizes, style = part.arguments
+    middle, out, style = part.arguments if len(part.arguments) == 3 else (0, *part.arguments)
     stride = 2 if style.endswith("_DS") else 1
     if style in (BlockStyle.RESNET_1_3_1, BlockStyle.RESNET_1_3_1_DS):
-        _bottleneck(to, path, *sizes, stride)
+        _bottleneck(to, path, middle, out, stride)
     elif style in (BlockStyle.RESNET_3_3, BlockStyle.RESNET_3_3_DS):
-        _basic(to, path, *sizes, stride)
+        _basic(to, path, out, stride)
     else:
-        _inverted(to, path, 6 if style.startswith("MB_E6") else 1, *sizes, stride)
+        _inverted(to, path, 6 if style.startswith("MB_E6") else 1, out, stride)
 
 
 def _mbconv(to: Expansion, part: BluePrint, path: str) -> None:

@@ -49,8 +49,8 @@ def merge(layers: Layers) -> tuple[ArchLayer, ...]:
 
 def _fused(found: Found, parts: Layers) -> ArchLayer:
     layer = make_layer(found.kind, found.name, _common_path(parts), *found.options)
-    shapes = {"in_shape": parts[0].in_shape, "out_shape": parts[-1].out_shape}
-    return replace(layer, **shapes, parts=tuple(parts))
+    shaped = layer.with_shapes(parts[0].in_shape, parts[-1].out_shape)
+    return replace(shaped, parts=tuple(parts))
 
 
 def _common_path(parts: Layers) -> str:

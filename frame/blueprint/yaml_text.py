@@ -108,8 +108,8 @@ def _layer(where: str, row: Any) -> ArchLayer:
     parts = tuple(_layer(f"{where}.parts[{k}]", p) for k, p in enumerate(data.get("parts", ())))
     if fused and (not parts or any(part.kind in FUSED for part in parts)):
         raise InvalidArgumentError(f"{where}.parts: expected the layers that {kind} stands for")
-    shapes = {key: _shape(f"{where}.{key}", data[key]) for key in ("in_shape", "out_shape")}
-    return replace(layer, **shapes, parts=parts)
+    shapes = (_shape(f"{where}.{key}", data[key]) for key in ("in_shape", "out_shape"))
+    return replace(layer.with_shapes(*shapes), parts=parts)
 
 
 def _kind(where: str, row: Any) -> LayerKind:
