@@ -17,6 +17,8 @@ from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.ir.graph import Location, Role
 from frame.runtime.loading import Declared, Loaded, fresh, load
 from frame.runtime.parameters import ParameterStore
+from frame.runtime.program import Program
+from frame.runtime.residence import Resident
 
 STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE})
 _FREE = frozenset({Role.INPUT, Role.HYPERPARAMETER, Role.COUNTER})
@@ -70,6 +72,10 @@ class Entry:
         self._plain = self._free == self.inputs  # the user's inputs are those of a prepared call
         self._random = any(port.role is Role.COUNTER for port in self._ports)
         self._updates = bool(self.signature.updates)
+        self._direct = self.loaded.run.is_direct
+        load_program = self.loaded.load
+        self._reads_host = self._direct or (load_program is not None and load_program.is_direct)
+        self._updated = tuple(self._ports[k].name for k in self.signature.updates if self._direct)
         self._pure = self._plain and not self._updates
         self._derived: tuple[Mapping[str, np.ndarray], int, tuple[np.ndarray, ...]] | None = None
         self._prepared: tuple[Any, Any, Any] | None = None
@@ -149,7 +155,8 @@ class Entry:
             call = self._call()
             if self._random:
                 inputs = self._with_counter(inputs, self.counter.words.copy())
-            self.store.touched()  # before the run, so that an interrupt after it finds it noted
+            # Before the run, so that an interrupt after it finds it noted.
+            self.store.touched(self._updated)
             results: list[np.ndarray] = call.run(inputs, out)
             if self._random:
                 self.counter.advance()
@@ -158,19 +165,40 @@ class Entry:
     def _call(self) -> Any:
         """Return the call with all state in place, made anew when the store has new arrays."""
         arrays = self.store.arrays
+        if self._reads_host and self.store.in_place:
+            self.store.bring_home()
         derived = () if self.loaded.load is None else self._derived_arrays(arrays)
         current = self._prepared
         if current is not None and current[0] is arrays and current[1] is derived:
             return current[2]
         made = iter(derived)
         fixed = {
-            i: next(made) if port.role is Role.DERIVED else arrays[port.name]
+            i: self._fixed(next(made) if port.role is Role.DERIVED else None, port, arrays)
             for i, port in enumerate(self._ports)
             if port.role not in _FREE
         }
         call = self.loaded.run.prepare(fixed)
         self._prepared = (arrays, derived, call)
         return call
+
+    def _fixed(
+        self, derived: np.ndarray | None, port: Port, arrays: Mapping[str, np.ndarray]
+    ) -> np.ndarray | Resident:
+        """Return what a prepared call keeps: an array, or one that may stay on devices."""
+        if derived is not None:
+            return derived if self._direct else Resident(derived)
+        return self._state(port.name, arrays, self.loaded.run)
+
+    def _state(
+        self, name: str, arrays: Mapping[str, np.ndarray], program: Program
+    ) -> np.ndarray | Resident:
+        """Return an array of a table of the store in the form that a program takes."""
+        return arrays[name] if program.is_direct else self.store.resident(name, arrays)
+
+    @property
+    def host_steps(self) -> tuple[str, ...]:
+        """The ops that run in numpy, in order."""
+        return self.loaded.run.host_steps
 
     def profile(self, *inputs: Any, **named: Any) -> list[KernelTime]:
         """Run once and return the time of each kernel launch."""
@@ -278,7 +306,9 @@ class Entry:
         # The caller reads or writes the store, unless nobody updates its arrays in place.
         with self._lock:
             program = self.loaded.load
-            made = program.run([arrays[port.name] for port in program.signature.inputs])
+            made = program.run(
+                [self._state(port.name, arrays, program) for port in program.signature.inputs]
+            )
             results = tuple(np.array(made[index]) for index in self.loaded.manifest.derived)
             self._derived = (arrays, version, results)
             return results

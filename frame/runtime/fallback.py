@@ -14,18 +14,19 @@ _counts: Counter[tuple[str, str]] = Counter()
 
 @dataclass(frozen=True, slots=True)
 class FallbackCount:
-    """How often an op was compiled for another device than the one asked for."""
+    """How many nodes of an op went to another device than the one asked for."""
 
     op: str
     backend: str
     count: int
 
 
-def record(op: str, backend: str, reason: str, device: str) -> None:
-    """Note one hop and log it as a warning."""
+def record(op: str, backend: str, reason: str, device: str, count: int = 1) -> None:
+    """Note the hop of `count` nodes of an op and log one warning."""
     with _lock:
-        _counts[op, backend] += 1
-    _LOG.warning("op %s can't run on %s (%s): it runs on %s", op, backend, reason, device)
+        _counts[op, backend] += count
+    nodes = f", {count} nodes" if count > 1 else ""
+    _LOG.warning("op %s can't run on %s (%s): it runs on %s%s", op, backend, reason, device, nodes)
 
 
 def fallback_stats() -> tuple[FallbackCount, ...]:

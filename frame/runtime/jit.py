@@ -18,6 +18,7 @@ from frame.core.tensors import Tensor, from_numpy
 from frame.ir.builder import active_builder
 from frame.ir.graph import TensorType, Value
 from frame.runtime.backends import backend, target_of
+from frame.runtime.bound_entry import make_entry
 from frame.runtime.entry import Entry
 from frame.runtime.loading import Declared
 from frame.runtime.parameters import ParameterStore
@@ -142,7 +143,7 @@ class Jitted:
         owner = backend(self.backend)
         settings = {**self.options, "target": target_of(owner, self.options.get("target"))}
         declared = Declared(graph, owner.name, **settings)
-        return _Compiled(Entry(declared, ParameterStore({}, {})), structure, tuple(types))
+        return _Compiled(make_entry(declared, ParameterStore({}, {})), structure, tuple(types))
 
 
 def _reason(types: Sequence[TensorType], known: Sequence[_Compiled]) -> str:

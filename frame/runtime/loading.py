@@ -25,10 +25,10 @@ from frame.hal.interfaces import VOLATILE
 from frame.ir.graph import Graph
 from frame.ir.hashing import structural_hash
 from frame.ops.registry import foreign_records, is_built_in
-from frame.runtime import statistics, versions
+from frame.runtime import fallback, statistics, versions
 from frame.runtime.backends import backend
 from frame.runtime.cache import MANIFEST, Cache, default_cache, process_cache
-from frame.runtime.manifest import Manifest, build_program
+from frame.runtime.manifest import Manifest, ProgramPlan, assemble, build_program
 from frame.runtime.program import Program
 
 if TYPE_CHECKING:
@@ -71,6 +71,18 @@ class Declared:
     def on(self) -> TargetDescription:
         """The target description."""
         return self.target or backend(self.backend).target()
+
+    @property
+    def whole(self) -> Graph:
+        """The graph that is compiled: forward, and what the transform adds."""
+        return self.graph if self.transform is None else self.transform.apply(self.graph)
+
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether it must be bound to sizes before it is compiled: its backend has no symbols."""
+        if not self.graph.symbols:
+            return False
+        return not backend(self.backend).capabilities(self.on).symbols
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,9 +190,11 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
     Raises:
         UnimplementedError: an op that neither a backend nor a reference can run.
     """
+    if declared.needs_sizes:
+        return _unbound(declared)
     cache = cache or default_cache()
     if not cache.active:
-        return _made(declared, cache)
+        return _reported(_made(declared, cache))
     key = key_of(declared)
     if key.held:
         # Nothing that is named by identity may reach the disk, where it would outlive the thing.
@@ -189,10 +203,26 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
     if found is not None:
         found = replace(found, hit=True)
     else:
-        found = _from_cache(key.text, cache) or _compiled(key, declared, cache)
+        found = _reported(_from_cache(key.text, cache) or _compiled(key, declared, cache))
     with _in_use_lock:
         _in_use[id(cache), key.text] = found
     return found
+
+
+def _unbound(declared: Declared) -> Loaded:
+    """Return programs without a step: a signature alone, until the first call gives sizes."""
+    from frame.runtime.planning import signature_of
+
+    signature = signature_of(declared.whole, declared.graph)
+    manifest = Manifest(ProgramPlan(signature, (), (), ()))
+    return Loaded(manifest, assemble(manifest.run, ()), None, False)
+
+
+def _reported(loaded: Loaded) -> Loaded:
+    """Count and log what runs elsewhere than asked for, whether it was compiled now or before."""
+    for row in loaded.manifest.refused:
+        fallback.record(row.op, row.backend, row.reason, row.device, row.count)
+    return loaded
 
 
 _held: list[Any] = []  # what keys of this process name by identity must not be freed
@@ -200,7 +230,8 @@ _held: list[Any] = []  # what keys of this process name by identity must not be 
 
 def _compiled(key: Key, declared: Declared, cache: Cache) -> Loaded:
     made = _made(declared, cache)
-    cache.put(MANIFEST, key.text, made.manifest.to_bytes())
+    if not any(text.startswith(VOLATILE) for text in made.manifest.sources.values()):
+        cache.put(MANIFEST, key.text, made.manifest.to_bytes())
     _held.extend(key.held)
     return made
 
@@ -222,6 +253,8 @@ def _from_cache(key: str, cache: Cache) -> Loaded | None:
     except InvalidArgumentError as error:
         _LOG.debug("the manifest %s is of no use: %s", key[:12], error)
         return None
+    if any(backend(name).source_hash() != text for name, text in manifest.sources.items()):
+        return None
     run = build_program(manifest.run, cache.artifacts())
     if run is None:
         return None
@@ -233,8 +266,6 @@ def _from_cache(key: str, cache: Cache) -> Loaded | None:
     _LOG.debug("cache hit %s", key[:12])
     pieces = len(manifest.run.pieces) + (len(manifest.load.pieces) if manifest.load else 0)
     statistics.count(manifests=1, artifacts=pieces)
-    for refusal in manifest.refused:
-        _LOG.debug("%s was refused by %s: %s", refusal.op, refusal.backend, refusal.reason)
     return Loaded(manifest, run, load_program, True, False)
 
 
@@ -245,6 +276,6 @@ def fresh(declared: Declared) -> Loaded:
 
 def _made(declared: Declared, cache: Cache) -> Loaded:
     # Here, so that a process whose programs are in the cache never imports the compiler.
-    from frame.runtime.stages import compile_plan, plan
+    from frame.runtime.stages import compile_declared
 
-    return compile_plan(plan(declared), declared, cache)
+    return compile_declared(declared, cache)

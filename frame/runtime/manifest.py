@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from frame.core.devices import Device
+from frame.core.devices import HOST, Device
 from frame.core.dtypes import dtype
 from frame.core.errors import FrameError, InvalidArgumentError
 from frame.core.shapes import Dim, parse_dim
@@ -18,18 +18,10 @@ from frame.hal.interfaces import ArtifactStore, Executable, Port, Signature
 from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph, Layout, Role, TensorType
 from frame.runtime.backends import backend
-from frame.runtime.program import (
-    CompiledPiece,
-    HostStep,
-    Program,
-    RunStep,
-    Step,
-    TransferStep,
-    WriteBackStep,
-    single_piece,
-)
+from frame.runtime.program import CompiledPiece, Program, single_piece
+from frame.runtime.steps import HostStep, RunStep, Step, TransferStep, WriteBackStep
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +45,13 @@ class ProgramPlan:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An op that a backend did not take, and why."""
+    """Nodes of an op that a backend did not take, why, and the device that runs them instead."""
 
     op: str
     backend: str
     reason: str
+    device: str
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +59,20 @@ class Manifest:
     """The run program, the load program if there is one, and what was refused.
 
     `derived[i]` is the output of the load program that the i-th input of role `derived` takes.
+    `sources` gives the source hash of each backend that took part beside the one compiled for: the
+    level-1 key does not cover them.
     """
 
     run: ProgramPlan
     load: ProgramPlan | None = None
     derived: tuple[int, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_unbound(self) -> bool:
+        """Whether nothing is compiled yet: the backend needs sizes, which the first call gives."""
+        return bool(self.run.signature.symbols) and not self.run.steps
 
     def to_bytes(self) -> bytes:
         """Return the manifest as a JSON text."""
@@ -79,7 +81,8 @@ class Manifest:
             "run": _program_to_data(self.run),
             "load": None if self.load is None else _program_to_data(self.load),
             "derived": list(self.derived),
-            "refused": [[r.op, r.backend, r.reason] for r in self.refused],
+            "refused": [[r.op, r.backend, r.reason, r.device, r.count] for r in self.refused],
+            "sources": dict(self.sources),
         }
         return json.dumps(data, separators=(",", ":")).encode()
 
@@ -91,9 +94,10 @@ class Manifest:
             if data["version"] != VERSION:
                 raise InvalidArgumentError(f"the manifest has version {data['version']}")
             load = None if data["load"] is None else _program_from_data(data["load"])
-            refused = tuple(Refusal(*map(str, row)) for row in data["refused"])
+            refused = tuple(Refusal(*map(str, r[:4]), int(r[4])) for r in data["refused"])
             derived = tuple(map(int, data["derived"]))
-            return Manifest(_program_from_data(data["run"]), load, derived, refused)
+            sources = {str(name): str(digest) for name, digest in data["sources"].items()}
+            return Manifest(_program_from_data(data["run"]), load, derived, refused, sources)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise InvalidArgumentError(f"damaged manifest: {error}") from error
 
@@ -115,8 +119,11 @@ def build_program(plan: ProgramPlan, store: ArtifactStore) -> Program | None:
 
 def assemble(plan: ProgramPlan, executables: Sequence[Executable]) -> Program:
     """Return the program of a plan and the executables of its pieces."""
-    if len(plan.pieces) == 1 and len(plan.steps) == 1:
-        return single_piece(plan.signature, executables[0], plan.pieces[0].device)
+    count = len(plan.signature.inputs)
+    outputs = tuple(range(count, count + len(plan.signature.outputs)))
+    whole = (RunStep(0, tuple(range(count)), outputs),)
+    if plan.steps == whole and plan.outputs == outputs and plan.pieces[0].device == HOST:
+        return single_piece(plan.signature, executables[0])
     pieces = tuple(
         CompiledPiece(executable, piece.device)
         for executable, piece in zip(executables, plan.pieces, strict=True)
@@ -203,7 +210,7 @@ def _step_to_data(step: Step) -> list[Any]:
     if isinstance(step, TransferStep):
         return ["move", step.source, step.target, str(step.origin), str(step.device)]
     if isinstance(step, WriteBackStep):
-        return ["write", step.source, step.input]
+        return ["write", step.source, step.input, str(step.device)]
     return ["host", *_graph_to_data(step.graph), list(step.inputs), list(step.outputs)]
 
 
@@ -237,6 +244,8 @@ _READERS: Mapping[str, Callable[..., Step]] = {
     "move": lambda source, target, origin, device: TransferStep(
         int(source), int(target), Device.parse(origin), Device.parse(device)
     ),
-    "write": lambda source, target: WriteBackStep(int(source), int(target)),
+    "write": lambda source, target, device: WriteBackStep(
+        int(source), int(target), Device.parse(device)
+    ),
     "host": _host_step,
 }

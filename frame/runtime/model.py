@@ -19,6 +19,7 @@ from frame.nn.module import Architecture, Module, build_graph
 from frame.nn.parameters import materialize
 from frame.runtime.backends import backend as find_backend
 from frame.runtime.backends import target_of
+from frame.runtime.bound_entry import make_entry
 from frame.runtime.entry import STATE, Counter, Entry
 from frame.runtime.loading import Declared, Loaded, load
 from frame.runtime.parameters import ParameterStore
@@ -120,7 +121,7 @@ class CompiledModel:
 
     def _bound(self, declared: Declared, loaded: Loaded) -> Entry:
         """Return an entry on the model's store, which gets the state that is new to it."""
-        entry = Entry(declared, self.store, self.counter, loaded)
+        entry = make_entry(declared, self.store, self.counter, loaded)
         initial = {} if declared.transform is None else declared.transform.initial
         for port in entry.signature.inputs:
             if port.role in STATE and port.name not in self.store:
@@ -234,7 +235,7 @@ class CompiledModel:
     @property
     def host_steps(self) -> tuple[str, ...]:
         """The ops of the current entry that run in numpy; empty for every built-in op on cpu."""
-        return self.entry(self._mode).loaded.run.host_steps
+        return self.entry(self._mode).host_steps
 
     def source(self, entry: str | None = None) -> Mapping[str, str]:
         """Return the generated code of an entry by stage: `loop`, `llvm`, `assembly`."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from frame.core.devices import HOST
 from frame.core.dtypes import dtype
 from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from frame.core.tensors import Tensor
 from frame.ir.graph import TensorType
+from frame.runtime.residence import Resident
 
 
 class ParameterStore(Mapping[str, np.ndarray]):
@@ -30,6 +32,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
         }
         self.version = 0
         self.in_place = False
+        self._residents: dict[str, Resident] = {}
         self._turn = threading.Condition(threading.Lock())
         self._readers = 0
         self._writer: int | None = None
@@ -37,7 +40,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         self._require(name)
         with self.reading():
-            return self.arrays[name].copy()
+            return self.array(name).copy()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._types)
@@ -51,8 +54,24 @@ class ParameterStore(Mapping[str, np.ndarray]):
         return self._types[name]
 
     def array(self, name: str) -> np.ndarray:
-        """Return the array itself, for executables; nobody else may keep or change it."""
-        return self.arrays[name]
+        """Return the array itself, for executables; nobody else may keep or change it.
+
+        Where a device holds a newer copy, that is copied back first.
+        """
+        state = self._residents.get(name)
+        return self.arrays[name] if state is None else state.host()
+
+    def resident(self, name: str, arrays: Mapping[str, np.ndarray]) -> Resident:
+        """Return an array of a table as something that programs may keep on devices."""
+        with self._turn:
+            if arrays is not self.arrays:  # replaced a moment ago: the caller's run keeps its own
+                return Resident(arrays[name])
+            return self._residents.setdefault(name, Resident(arrays[name]))
+
+    def bring_home(self) -> None:
+        """Copy back what is newer on a device; called inside `reading` or `writing`."""
+        for state in tuple(self._residents.values()):
+            state.host()
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Replace arrays, all or none of them.
@@ -70,7 +89,10 @@ class ParameterStore(Mapping[str, np.ndarray]):
             self._require(name)
             ready[name] = _fitting(name, value, self._types[name])
         with self.writing():
-            self.arrays = {**self.arrays, **ready}
+            with self._turn:
+                self.arrays = {**self.arrays, **ready}
+                for name in ready:  # runs that are under way keep what they have
+                    self._residents.pop(name, None)
             self.version += 1
 
     def add(self, name: str, type_: TensorType, value: np.ndarray) -> None:
@@ -83,9 +105,16 @@ class ParameterStore(Mapping[str, np.ndarray]):
             self.arrays = {**self.arrays, name: fitting}
             self._types[name] = type_
 
-    def touched(self) -> None:
-        """Note that an executable updates arrays in place; called inside `writing`."""
+    def touched(self, on_host: Sequence[str] = ()) -> None:
+        """Note that an executable updates arrays in place; called inside `writing`.
+
+        `on_host` are those whose host array it writes itself; programs note others as they go.
+        """
         self.version += 1
+        if self._residents:
+            for name in on_host:
+                if state := self._residents.get(name):
+                    state.changed(HOST)
 
     def updated_in_place(self) -> None:
         """Note that an executable will update arrays in place: readers take turns from now on."""

@@ -1,20 +1,21 @@
 """Cutting a graph into pieces for several devices: what one backend refuses, another one runs.
 
 Nodes are taken device by device: as long as a node of the current device is ready it joins the
-current piece; then the device of the first ready node is next. Pieces are convex by construction,
-and each is as large as this order allows.
+current piece, so that pieces are convex and none can be made larger by a node that is ready. Which
+device comes first decides how many pieces there are; each is tried, and the fewest pieces win.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from frame.core.devices import HOST, Device
 from frame.core.errors import InternalError
 from frame.core.shapes import Dim
 from frame.ir.graph import Graph, GraphInput, Node, Role, Value, shape_symbols
-from frame.runtime.program import HostStep, RunStep, Step, TransferStep, WriteBackStep
+from frame.runtime.steps import HostStep, RunStep, Step, TransferStep, WriteBackStep
 
 NUMPY = Device("numpy", 0)
 """The device of nodes that no backend takes: the numpy references run them on the host."""
@@ -22,10 +23,11 @@ NUMPY = Device("numpy", 0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceGraph:
-    """The graph of one piece and where it runs."""
+    """The graph of one piece and where it runs. `sources` leads from its nodes to those cut."""
 
     graph: Graph
     device: Device
+    sources: Mapping[Node, Node]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +70,64 @@ def _symbols_of(node: Node) -> Iterator[str]:
             yield from _symbols_of(inner)
 
 
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+Segment = tuple[Device, list[Node]]
+
+
+def _segments(graph: Graph, devices: Mapping[Node, Device]) -> list[Segment]:
+    """Return the nodes of each piece, in order, for the first device that gives fewest pieces."""
+    found = [_segments_from(graph, devices, first) for first in dict.fromkeys(devices.values())]
+    return min(found, key=len, default=[])
+
+
+def _segments_from(graph: Graph, devices: Mapping[Node, Device], device: Device) -> list[Segment]:
+    nodes = [node for node in graph.nodes if node.op != "constant"]
+    waiting: dict[Node, int] = {}
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        sources = {o.node for o in node.operands if o.node is not None}
+        sources = {source for source in sources if source.op != "constant"}
+        waiting[node] = len(sources)
+        for source in sources:
+            readers.setdefault(source, []).append(node)
+    ready: dict[Device, deque[Node]] = {}
+    for node in nodes:
+        if not waiting[node]:
+            ready.setdefault(devices[node], deque()).append(node)
+    found: list[Segment] = []
+    while any(ready.values()):
+        taken = _closure(ready, device, devices, waiting, readers)
+        if taken:
+            found.append((device, taken))
+        device = next((other for other, queue in ready.items() if queue), device)
+    return found
+
+
+def _closure(
+    ready: dict[Device, deque[Node]],
+    device: Device,
+    devices: Mapping[Node, Device],
+    waiting: dict[Node, int],
+    readers: Mapping[Node, list[Node]],
+) -> list[Node]:
+    """Take every node of a device that is ready or becomes so by those taken."""
+    taken: list[Node] = []
+    queue = ready.setdefault(device, deque())
+    while queue:
+        node = queue.popleft()
+        taken.append(node)
+        for reader in readers.get(node, ()):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.setdefault(devices[reader], deque()).append(reader)
+    return taken
+
+
 class _Cutter:
     """The state of one cut."""
 
@@ -84,60 +144,35 @@ class _Cutter:
 
     def run(self) -> Partition:
         """Return the pieces and the steps."""
-        for device, nodes in self._segments():
+        for device, nodes in _segments(self.graph, self.devices):
             self._add_piece(device, nodes)
         outputs = tuple(self._slot(value, HOST) for value in self.graph.outputs)
-        updates = [(self._slot(u.value, HOST), u.input_index) for u in self.graph.updates]
-        self.steps.extend(WriteBackStep(source, target) for source, target in updates)
+        for update in self.graph.updates:
+            if self._is_constant(update.value):
+                self._constant_slot(update.value)
+            device = self.homes[update.value]
+            slot = self.slots[update.value, device]
+            self.steps.append(WriteBackStep(slot, update.input_index, device))
         return Partition(tuple(self.pieces), tuple(self.steps), outputs)
-
-    def _segments(self) -> Iterable[tuple[Device, list[Node]]]:
-        waiting: dict[Node, int] = {}
-        readers: dict[Node, list[Node]] = {}
-        nodes = [node for node in self.graph.nodes if node.op != "constant"]
-        for node in nodes:
-            sources = {o.node for o in node.operands if o.node is not None}
-            sources = {source for source in sources if source.op != "constant"}
-            waiting[node] = len(sources)
-            for source in sources:
-                readers.setdefault(source, []).append(node)
-        ready = {node: None for node in nodes if not waiting[node]}
-        while ready:
-            device = self.devices[next(iter(ready))]
-            taken: list[Node] = []
-            pending = [node for node in ready if self.devices[node] == device]
-            while pending:
-                node = pending.pop(0)
-                del ready[node]
-                taken.append(node)
-                for reader in readers.get(node, ()):
-                    waiting[reader] -= 1
-                    if not waiting[reader]:
-                        ready[reader] = None
-                        if self.devices[reader] == device:
-                            pending.append(reader)
-            yield device, taken
 
     def _add_piece(self, device: Device, nodes: list[Node]) -> None:
         inside = set(nodes)
-        constants = [
-            node
-            for node in self.graph.nodes
-            if node.op == "constant" and self._reads(nodes, node.results[0])
-        ]
+        sources = dict.fromkeys(operand.node for node in nodes for operand in node.operands)
+        constants = [node for node in sources if node is not None and node.op == "constant"]
         made = {r for node in (*nodes, *constants) for r in node.results}
         reads = dict.fromkeys(o for node in nodes for o in node.operands if o not in made)
         self._add_sizes(reads, nodes)
         results = [r for node in nodes for r in node.results if self._needed(r, inside)]
         memory = _memory_of(device)
-        sources = tuple(self._slot(value, memory) for value in reads)
+        inputs = tuple(self._slot(value, memory) for value in reads)
         graph = self._graph(tuple(reads), (*constants, *nodes), results, device)
-        targets = tuple(self._new_slot(result, memory) for result in results)
+        outputs = tuple(self._new_slot(result, memory) for result in results)
         if device == NUMPY:
-            self.steps.append(HostStep(graph, sources, targets))
+            self.steps.append(HostStep(graph, inputs, outputs))
         else:
-            self.steps.append(RunStep(len(self.pieces), sources, targets))
-            self.pieces.append(PieceGraph(graph, device))
+            self.steps.append(RunStep(len(self.pieces), inputs, outputs))
+            moved = zip(graph.nodes, (*constants, *nodes), strict=True)
+            self.pieces.append(PieceGraph(graph, device, dict(moved)))
 
     def _add_sizes(self, reads: dict[Value, None], nodes: list[Node]) -> None:
         """Let a piece read inputs of the whole graph for the symbols that nothing else binds."""
@@ -149,10 +184,6 @@ class _Cutter:
                 if value is not None:
                     reads[value] = None
                     bound.update(shape_symbols(value.shape))
-
-    @staticmethod
-    def _reads(nodes: list[Node], value: Value) -> bool:
-        return any(operand is value for node in nodes for operand in node.operands)
 
     def _needed(self, value: Value, inside: set[Node]) -> bool:
         users = self.graph.uses.get(value, ())
@@ -166,9 +197,10 @@ class _Cutter:
         device: Device,
     ) -> Graph:
         names = {entry.value: entry.name for entry in self.graph.inputs}
+        taken = set(names.values())
         values = {value: Value(value.type) for value in reads}
         inputs = tuple(
-            GraphInput(values[value], Role.INPUT, names.get(value, f"value{k}"))
+            GraphInput(values[value], Role.INPUT, names.get(value) or _free(f"value{k}", taken))
             for k, value in enumerate(reads)
         )
         nodes = tuple(_moved(node, values) for node in nodes)
@@ -188,7 +220,7 @@ class _Cutter:
         """Return the slot of a value on a device, with a transfer if it is elsewhere."""
         if (value, device) in self.slots:
             return self.slots[value, device]
-        if value.node is not None and value.node.op == "constant":
+        if self._is_constant(value):
             return self._constant_slot(value)
         home = self.homes.get(value)
         if home is None:
@@ -199,8 +231,14 @@ class _Cutter:
         self.steps.append(TransferStep(source, target, via, device))
         return target
 
+    @staticmethod
+    def _is_constant(value: Value) -> bool:
+        return value.node is not None and value.node.op == "constant"
+
     def _constant_slot(self, value: Value) -> int:
-        """A constant that is an output itself: a host step makes it."""
+        """A constant that is a result itself: a host step makes it."""
+        if (value, HOST) in self.slots:
+            return self.slots[value, HOST]
         graph = self._graph((), (value.node,), [value], NUMPY)  # type: ignore[arg-type]
         slot = self._new_slot(value, HOST)
         self.steps.append(HostStep(graph, (), (slot,)))

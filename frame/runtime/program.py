@@ -5,57 +5,21 @@ Slots 0 .. n-1 hold the inputs of the signature. Most programs are one piece and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from frame.core.devices import HOST, Device
-from frame.core.errors import InternalError, InvalidArgumentError
-from frame.core.shapes import match_shapes
+from frame.core.errors import InvalidArgumentError
 from frame.hal.interfaces import Executable, KernelTime, Signature
-from frame.ir.graph import Graph
-from frame.runtime.backends import backend
+from frame.runtime.execution import Lanes, Run
+from frame.runtime.ports import copy_results
+from frame.runtime.steps import HostStep, RunStep, Step
 
-
-@dataclass(frozen=True, slots=True)
-class RunStep:
-    """Run a compiled piece; its updated inputs change in place."""
-
-    piece: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TransferStep:
-    """Copy a slot to another device."""
-
-    source: int
-    target: int
-    origin: Device
-    device: Device
-
-
-@dataclass(frozen=True, slots=True)
-class HostStep:
-    """Run a graph with the numpy references: what no backend takes."""
-
-    graph: Graph
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBackStep:
-    """Write a slot into the memory of an input that the program updates."""
-
-    source: int
-    input: int
-
-
-Step = RunStep | TransferStep | HostStep | WriteBackStep
+_KEPT_LANES = 8  # sets of streams that wait for a next run
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +39,12 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     single: Executable | None = field(default=None)
+    _lanes: deque[Lanes] = field(default_factory=lambda: deque(maxlen=_KEPT_LANES), repr=False)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a run is one call of an executable on host arrays."""
+        return self.single is not None
 
     @property
     def host_steps(self) -> tuple[str, ...]:
@@ -97,17 +67,28 @@ class Program:
         """
         if self.single is not None:
             return self.single.run(inputs, outputs)
-        results = _Run(self, inputs).results()
+        results, _ = self._run(inputs)
         if outputs is None:
             return results
-        for target, result in zip(outputs, results, strict=True):
-            np.copyto(target, result)
+        copy_results(self.signature, results, outputs)
         return outputs
 
-    def prepare(self, fixed: Mapping[int, np.ndarray]) -> Any:
+    def _run(self, inputs: Sequence[Any], profiled: bool = False) -> tuple[list[np.ndarray], Run]:
+        """Run the steps, on the streams of an earlier run that ended well where there are some."""
+        try:
+            lanes = self._lanes.pop()
+        except IndexError:
+            lanes = {}
+        run = Run(self, inputs, lanes, profiled)
+        results = run.results()
+        self._lanes.append(lanes)
+        return results, run
+
+    def prepare(self, fixed: Mapping[int, Any]) -> Any:
         """Return an object whose `run(inputs, outputs)` takes the inputs that are not fixed.
 
-        An executable that can settle the fixed ones once (`prepare`) does so.
+        An executable that can settle the fixed ones once (`prepare`) does so. A program that is not
+        direct takes them as `Resident`, too, and keeps their copies on its devices.
         """
         prepare = getattr(self.single, "prepare", None)
         return _Merged(self, fixed) if prepare is None else prepare(fixed)
@@ -116,9 +97,7 @@ class Program:
         """Run once and return the times of the launches of all pieces."""
         if self.single is not None:
             return list(self.single.profile(inputs))
-        run = _Run(self, inputs, profile=True)
-        run.results()
-        return run.times
+        return self._run(inputs, profiled=True)[1].times
 
     def source(self) -> Mapping[str, str]:
         """Return the generated code by stage, one piece after the other."""
@@ -132,7 +111,7 @@ class Program:
 class _Merged:
     """The call of a program with some of its inputs fixed."""
 
-    def __init__(self, program: Program, fixed: Mapping[int, np.ndarray]) -> None:
+    def __init__(self, program: Program, fixed: Mapping[int, Any]) -> None:
         self._program = program
         self._fixed = dict(fixed)
 
@@ -150,88 +129,9 @@ class _Merged:
         return list(self._program.run(merged, outputs))
 
 
-def single_piece(signature: Signature, executable: Executable, device: Device) -> Program:
+def single_piece(signature: Signature, executable: Executable) -> Program:
     """Return the program of one piece on host memory."""
     count = len(signature.inputs)
     outputs = tuple(range(count, count + len(signature.outputs)))
     step = RunStep(0, tuple(range(count)), outputs)
-    direct = executable if device == HOST else None
-    return Program(signature, (CompiledPiece(executable, device),), (step,), outputs, direct)
-
-
-class _Run:
-    """One run of a program of several steps."""
-
-    def __init__(
-        self, program: Program, inputs: Sequence[np.ndarray], profile: bool = False
-    ) -> None:
-        self.program = program
-        self.slots: dict[int, Any] = dict(enumerate(inputs))
-        self.profiled = profile
-        self.times: list[KernelTime] = []
-        self.streams: dict[Device, Any] = {}
-        self.bindings: dict[str, int] = {}
-        ports = program.signature.inputs
-        shapes = [np.shape(array) for array in inputs]
-        pairs = ((p.type.storage_shape, shape) for p, shape in zip(ports, shapes, strict=True))
-        if not match_shapes(pairs, self.bindings):
-            expected = ", ".join(f"{port.name}: {port.type}" for port in ports)
-            raise InvalidArgumentError(
-                f"expected the inputs {expected}, received the shapes "
-                f"{', '.join(str(list(shape)) for shape in shapes)}"
-            )
-
-    def results(self) -> list[np.ndarray]:
-        """Run every step, wait for all devices, and return the results as host arrays."""
-        for step in self.program.steps:
-            _STEPS[type(step)](self, step)
-        for stream in self.streams.values():
-            stream.synchronize()
-        return [np.asarray(self.slots[slot]) for slot in self.program.outputs]
-
-    def _stream(self, device: Device) -> Any:
-        if device not in self.streams:
-            self.streams[device] = backend(device.backend).stream(device)
-        return self.streams[device]
-
-    def _run(self, step: RunStep) -> None:
-        piece = self.program.pieces[step.piece]
-        inputs = [self.slots[slot] for slot in step.inputs]
-        if self.profiled:
-            self.times.extend(piece.executable.profile(inputs))
-        results = piece.executable.run(inputs, None, self._stream(piece.device))
-        self.slots.update(zip(step.outputs, results, strict=True))
-
-    def _transfer(self, step: TransferStep) -> None:
-        value = self.slots[step.source]
-        if step.origin.backend == step.device.backend:
-            owner = backend(step.device.backend)
-            moved = owner.copy(value, step.device, self._stream(step.device))
-        elif step.device == HOST:
-            owner, stream = backend(step.origin.backend), self._stream(step.origin)
-            moved = owner.download(value, stream)
-            stream.synchronize()
-        elif step.origin == HOST:
-            owner = backend(step.device.backend)
-            moved = owner.upload(value, step.device, self._stream(step.device))
-        else:
-            raise InternalError(f"no direct transfer from {step.origin} to {step.device}")
-        self.slots[step.target] = moved
-
-    def _host(self, step: HostStep) -> None:
-        from frame.ops.interpreter import interpret
-
-        inputs = [np.asarray(self.slots[slot]) for slot in step.inputs]
-        results = interpret(step.graph, inputs, self.bindings, precision="native")
-        self.slots.update(zip(step.outputs, results, strict=True))
-
-    def _write_back(self, step: WriteBackStep) -> None:
-        np.copyto(self.slots[step.input], np.asarray(self.slots[step.source]))
-
-
-_STEPS: Mapping[type, Callable[[_Run, Any], None]] = {
-    RunStep: _Run._run,
-    TransferStep: _Run._transfer,
-    HostStep: _Run._host,
-    WriteBackStep: _Run._write_back,
-}
+    return Program(signature, (CompiledPiece(executable, HOST),), (step,), outputs, executable)

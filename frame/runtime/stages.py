@@ -7,170 +7,48 @@
     Loaded     programs with executables
 
 A level-1 hit goes from the key to the manifest and the artefacts and runs no pass: that half, with
-the stages Declared, Keyed and Loaded, is `frame.runtime.loading`. Here is what a miss needs.
+the stages Declared, Keyed and Loaded, is `frame.runtime.loading`. Here, and in
+`frame.runtime.planning`, is what a miss needs.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from frame.compiler.pass_manager import Instrument
-from frame.compiler.pipeline import compile_graph, simplify_graph
-from frame.core.devices import Device
 from frame.core.errors import UnimplementedError
-from frame.hal.interfaces import Executable, Piece, Port, Signature
-from frame.ir.graph import Graph, Node
-from frame.ir.printer import print_graph
-from frame.ops.binding import constraints
-from frame.runtime import fallback, statistics
+from frame.hal.interfaces import Executable, Piece
+from frame.runtime import statistics
 from frame.runtime.backends import backend
 from frame.runtime.cache import Cache
 from frame.runtime.loading import Declared, Loaded
-from frame.runtime.manifest import Manifest, PiecePlan, ProgramPlan, Refusal, assemble
-from frame.runtime.partition import NUMPY, cut
-from frame.runtime.program import Program, RunStep
+from frame.runtime.manifest import Manifest, PiecePlan, assemble
+from frame.runtime.planning import (
+    Planned,
+    PlannedProgram,
+    joined,
+    options_on,
+    plan,
+    simplified,
+    target_on,
+)
+from frame.runtime.program import Program
 
 
-@dataclass(frozen=True, eq=False)
-class PlannedProgram:
-    """A program plan and the pieces behind it, in the same order."""
+def compile_declared(declared: Declared, cache: Cache) -> Loaded:
+    """Run all passes and compile the pieces.
 
-    plan: ProgramPlan
-    pieces: tuple[Piece, ...]
+    Nodes that turn out too late to be impossible for a backend join those that it refused, and the
+    graph is cut again, once.
 
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """The result of all passes."""
-
-    run: PlannedProgram
-    load: PlannedProgram | None = None
-    derived: tuple[int, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-
-
-def plan(declared: Declared) -> Planned:
-    """Run all passes: the declared graph becomes pieces of the target, or of several backends."""
-    graph = declared.graph
-    if declared.transform is not None:
-        graph = declared.transform.apply(graph)
-    owner, target = backend(declared.backend), declared.on
-    capabilities = owner.capabilities(target)
-    simple = simplify_graph(graph, target, capabilities, declared.passes, _watchers(declared))
-    refused = owner.refused(simple, target)
-    if not refused:
-        try:
-            return _plan_whole(declared, simple)
-        except UnimplementedError as error:
-            refused = {node: str(error) for node in error.nodes if isinstance(node, Node)}
-            if not refused:
-                raise
-    return _plan_pieces(declared, simple, refused)
-
-
-def _watchers(declared: Declared) -> tuple[Instrument, ...]:
-    return (*declared.instruments, statistics.PassCounter())
-
-
-def _plan_whole(declared: Declared, graph: Graph) -> Planned:
-    owner, target = backend(declared.backend), declared.on
-    compiled = compile_graph(
-        graph,
-        target,
-        owner.capabilities(target),
-        owner.group_info,
-        declared.passes,
-        _watchers(declared),
-        declared.graph,
-    )
-    device = Device(declared.backend, 0)
-    run = _one_piece(declared, compiled.run, device)
-    if compiled.load is None:
-        return Planned(run)
-    derived = tuple(source.index for source in compiled.run_sources if source.derived)
-    return Planned(run, _one_piece(declared, compiled.load, device), derived)
-
-
-def _one_piece(declared: Declared, piece: Piece, device: Device) -> PlannedProgram:
-    signature = piece.signature
-    key = artifact_key(piece, device, declared)
-    count = len(signature.inputs)
-    outputs = tuple(range(count, count + len(signature.outputs)))
-    step = RunStep(0, tuple(range(count)), outputs)
-    piece_plan = PiecePlan(device, key, signature)
-    return PlannedProgram(ProgramPlan(signature, (piece_plan,), (step,), outputs), (piece,))
-
-
-def _plan_pieces(declared: Declared, graph: Graph, refused: Mapping[Node, str]) -> Planned:
-    """Cut the graph by who takes which node, and run the remaining passes on each piece."""
-    devices, refusals = _assign(declared, graph, refused)
-    partition = cut(graph, devices)
-    pieces, plans = [], []
-    for part in partition.pieces:
-        owner = backend(part.device.backend)
-        target = declared.on if part.device.backend == declared.backend else owner.target()
-        compiled = compile_graph(
-            part.graph,
-            target,
-            owner.capabilities(target),
-            owner.group_info,
-            ("without split",),
-            _watchers(declared),
-        )
-        pieces.append(compiled.run)
-        key = artifact_key(compiled.run, part.device, declared)
-        plans.append(PiecePlan(part.device, key, compiled.run.signature))
-    program = ProgramPlan(signature_of(graph), tuple(plans), partition.steps, partition.outputs)
-    return Planned(PlannedProgram(program, tuple(pieces)), refused=refusals)
-
-
-def _assign(
-    declared: Declared, graph: Graph, refused: Mapping[Node, str]
-) -> tuple[dict[Node, Device], tuple[Refusal, ...]]:
-    """Give each node a device: the target's, the generated-code cpu backend's, or numpy."""
-    host = backend("cpu")
-    unknown = host.refused(graph, host.target()) if declared.backend != "cpu" else refused
-    devices: dict[Node, Device] = {}
-    refusals: dict[Refusal, None] = {}
-    for node in graph.nodes:
-        if node not in refused:
-            devices[node] = Device(declared.backend, 0)
-            continue
-        devices[node] = NUMPY if node in unknown else Device("cpu", 0)
-        refusals[Refusal(node.op, declared.backend, refused[node])] = None
-        fallback.record(node.op, declared.backend, refused[node], str(devices[node]))
-    return devices, tuple(refusals)
-
-
-def signature_of(graph: Graph) -> Signature:
-    """Return the signature of a graph."""
-    names = graph.output_names or tuple(f"output{k}" for k in range(len(graph.outputs)))
-    return Signature(
-        tuple(Port(e.name, e.value.type, e.role) for e in graph.inputs),
-        tuple(Port(n, v.type) for n, v in zip(names, graph.outputs, strict=True)),
-        graph.symbols,
-        tuple(update.input_index for update in graph.updates),
-        constraints(graph),
-    )
-
-
-def artifact_key(piece: Piece, device: Device, declared: Declared) -> str:
-    """Return the level-2 key: the text and plan of a piece, its target, options and backend."""
-    owner = backend(device.backend)
-    target = declared.on if device.backend == declared.backend else owner.target()
-    plan_text = "" if piece.plan is None else repr(piece.plan.to_data())
-    parts = (
-        print_graph(piece.graph, names=False),
-        ",".join(piece.signature.symbols),
-        plan_text,
-        str(device),
-        target.text(),
-        repr(sorted(declared.options.items())),
-        owner.source_hash(),
-    )
-    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+    Raises:
+        UnimplementedError: an error of that kind names no node, or comes a second time.
+    """
+    simple = simplified(declared)
+    try:
+        return compile_plan(plan(declared, simple), declared, cache)
+    except UnimplementedError as error:
+        more = joined(simple, error)
+        if more is None:
+            raise
+    return compile_plan(plan(declared, more), declared, cache)
 
 
 def compile_plan(planned: Planned, declared: Declared, cache: Cache) -> Loaded:
@@ -180,8 +58,16 @@ def compile_plan(planned: Planned, declared: Declared, cache: Cache) -> Loaded:
     if planned.load is not None:
         load_program = _compile_program(planned.load, declared, cache)
     load_plan = None if planned.load is None else planned.load.plan
-    manifest = Manifest(planned.run.plan, load_plan, planned.derived, planned.refused)
+    sources = _sources(planned, declared)
+    manifest = Manifest(planned.run.plan, load_plan, planned.derived, planned.refused, sources)
     return Loaded(manifest, run, load_program, False)
+
+
+def _sources(planned: Planned, declared: Declared) -> dict[str, str]:
+    """Return the source hash of the backend that was asked about refused nodes."""
+    if not planned.refused or declared.backend == "cpu":
+        return {}
+    return {"cpu": backend("cpu").source_hash()}
 
 
 def _compile_program(planned: PlannedProgram, declared: Declared, cache: Cache) -> Program:
@@ -194,8 +80,8 @@ def _compile_program(planned: PlannedProgram, declared: Declared, cache: Cache) 
 
 def _compile_piece(piece: Piece, row: PiecePlan, declared: Declared, cache: Cache) -> Executable:
     owner, store = backend(row.device.backend), cache.artifacts()
-    target = declared.on if row.device.backend == declared.backend else owner.target()
-    executable = owner.compile(piece, target, declared.options, store)
+    target, options = target_on(declared, row.device), options_on(declared, row.device)
+    executable = owner.compile(piece, target, options, store)
     statistics.count(compiled=1)
     store.put(row.key, executable.serialize())
     return executable

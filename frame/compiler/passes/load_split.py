@@ -8,8 +8,8 @@ everything: what was derived from them would be stale after each run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
@@ -42,12 +42,14 @@ class Split:
 
     `load` is None where there is nothing to compute beforehand; `run` is then the whole graph.
     `load_inputs` are the positions of the load program's inputs among those of the whole graph.
+    `sources` leads from each node of `run` that was made anew to the one that it is a copy of.
     """
 
     load: Graph | None
     run: Graph
     load_inputs: tuple[int, ...]
     run_sources: tuple[Source, ...]
+    sources: Mapping[Node, Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ def split_graph(graph: Graph) -> Split:
         sources = tuple(Source(i) for i in range(len(graph.inputs)))
         return Split(None, graph, (), sources)
     load, load_inputs = _load_graph(graph, derived)
-    run, sources = _run_graph(graph, derived)
-    return Split(load, run, load_inputs, sources)
+    run, run_sources, sources = _run_graph(graph, derived)
+    return Split(load, run, load_inputs, run_sources, sources)
 
 
 def _is_fixed(node: Node, fixed: set[Value]) -> bool:
@@ -124,7 +126,9 @@ def _load_graph(graph: Graph, derived: tuple[Value, ...]) -> tuple[Graph, tuple[
     return load, positions
 
 
-def _run_graph(graph: Graph, derived: tuple[Value, ...]) -> tuple[Graph, tuple[Source, ...]]:
+def _run_graph(
+    graph: Graph, derived: tuple[Value, ...]
+) -> tuple[Graph, tuple[Source, ...], dict[Node, Node]]:
     needed = _needed(graph.returned, derived)
     nodes = [node for node in graph.nodes if node in needed]
     read = {operand for node in nodes for operand in node.operands} | set(graph.returned)
@@ -140,7 +144,7 @@ def _run_graph(graph: Graph, derived: tuple[Value, ...]) -> tuple[Graph, tuple[S
             rewriter.copy(node)
         run = _finish(rewriter, graph, {old: new for new, old in enumerate(kept)})
     sources = [Source(i) for i in kept] + [Source(i, True) for i in range(len(derived))]
-    return run, tuple(sources)
+    return run, tuple(sources), dict(zip(run.nodes, nodes, strict=True))
 
 
 def _stays(entry: GraphInput, read: set[Value]) -> bool:
