@@ -77,13 +77,6 @@ class Declared:
         """The graph that is compiled: forward, and what the transform adds."""
         return self.graph if self.transform is None else self.transform.apply(self.graph)
 
-    @property
-    def needs_sizes(self) -> bool:
-        """Whether it must be bound to sizes before it is compiled: its backend has no symbols."""
-        if not self.graph.symbols:
-            return False
-        return not backend(self.backend).capabilities(self.on).symbols
-
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
@@ -190,8 +183,6 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
     Raises:
         UnimplementedError: an op that neither a backend nor a reference can run.
     """
-    if declared.needs_sizes:
-        return _unbound(declared)
     cache = cache or default_cache()
     if not cache.active:
         return _reported(_made(declared, cache))
@@ -207,6 +198,13 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
     with _in_use_lock:
         _in_use[id(cache), key.text] = found
     return found
+
+
+def _needs_sizes(declared: Declared) -> bool:
+    """Whether a declaration must be bound to sizes first: its backend takes no symbols."""
+    if not declared.graph.symbols:
+        return False
+    return not backend(declared.backend).capabilities(declared.on).symbols
 
 
 def _unbound(declared: Declared) -> Loaded:
@@ -230,6 +228,8 @@ _held: list[Any] = []  # what keys of this process name by identity must not be 
 
 def _compiled(key: Key, declared: Declared, cache: Cache) -> Loaded:
     made = _made(declared, cache)
+    if made.manifest.is_unbound:
+        return made  # its pieces have keys of their own
     if not any(text.startswith(VOLATILE) for text in made.manifest.sources.values()):
         cache.put(MANIFEST, key.text, made.manifest.to_bytes())
     _held.extend(key.held)
@@ -275,6 +275,8 @@ def fresh(declared: Declared) -> Loaded:
 
 
 def _made(declared: Declared, cache: Cache) -> Loaded:
+    if _needs_sizes(declared):
+        return _unbound(declared)
     # Here, so that a process whose programs are in the cache never imports the compiler.
     from frame.runtime.stages import compile_declared
 
