@@ -85,7 +85,8 @@ class BinaryOp(StrEnum):
     Integer add, sub, mul wrap. `div` and `rem` truncate toward zero and are undefined for a zero
     divisor and for the overflowing quotient: the builder guards them. Shifts need 0 <= b < bits.
     `min` and `max` are `a < b ? a : b` and `a > b ? a : b` (so b when either is NaN);
-    `minimum` and `maximum` give NaN when either is NaN: `a < b || a != a ? a : b`.
+    `minimum` and `maximum` are `a < b || a != a ? a : b` and its mirror image, so a NaN when
+    either is NaN; the sign and payload of that NaN are not said.
     """
 
     ADD = "add"

@@ -9,10 +9,16 @@ from frame.codegen.emit.llvm.conversions import cast, fused_multiply_add, round_
 from frame.codegen.emit.llvm.helpers import call_helper
 from frame.codegen.emit.llvm.memory import load
 from frame.codegen.emit.llvm.small_floats import narrow, widen
-from frame.codegen.emit.llvm.writer import FunctionWriter, constant, llvm_type, mangled
+from frame.codegen.emit.llvm.writer import (
+    FunctionWriter,
+    constant,
+    llvm_type,
+    mangled,
+    register_type,
+)
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import BinaryOp, CompareOp, Expr, Type, UnaryOp
-from frame.core.dtypes import bool_, float32, uint64
+from frame.core.dtypes import DType, bool_, float32, float64, uint64
 from frame.core.errors import InternalError
 
 Row = Callable[[FunctionWriter, Any, Sequence[str]], str]
@@ -128,18 +134,15 @@ EXTREMES: Mapping[BinaryOp, CompareOp] = {
     BinaryOp.MINIMUM: CompareOp.LT,
     BinaryOp.MAXIMUM: CompareOp.GT,
 }
+# LLVM writes a float32 as the float64 of the same value.
+ALL_BITS: Mapping[DType, str] = {float32: "0xFFFFFFFFE0000000", float64: "0xFFFFFFFFFFFFFFFF"}
 NAN_WINS = frozenset({BinaryOp.MINIMUM, BinaryOp.MAXIMUM})
 
 
 def binary(writer: FunctionWriter, op: BinaryOp, type_: Type, a: str, b: str) -> str:
     """Emit a binary operator on operands of `type_`."""
     if op in EXTREMES:
-        chosen = Type(bool_, type_.lanes), compare(writer, EXTREMES[op], type_, a, b)
-        result = select(writer, type_, chosen, a, b)
-        if op not in NAN_WINS or not type_.dtype.is_float:
-            return result
-        is_nan = Type(bool_, type_.lanes), compare(writer, CompareOp.NE, type_, a, a)
-        return select(writer, type_, is_nan, a, result)
+        return _extreme(writer, op, type_, a, b)
     if _is_half(type_):
         wide = Type(float32, type_.lanes)
         return narrow(writer, binary(writer, op, wide, *_widened(writer, type_, (a, b))), type_)
@@ -149,6 +152,28 @@ def binary(writer: FunctionWriter, op: BinaryOp, type_: Type, a: str, b: str) ->
     if instruction is None:
         raise InternalError(f"expected an operator of {type_}, received {op}")
     return writer.value(f"{instruction} {llvm_type(type_)} {a}, {b}")
+
+
+def _extreme(writer: FunctionWriter, op: BinaryOp, type_: Type, a: str, b: str) -> str:
+    """Emit the smaller or larger of two operands: one instruction on most machines.
+
+    Where a NaN wins, a NaN in `b` comes through that instruction. One in `a` sets all bits, which
+    is a NaN too: machines or the comparison into the result instead of choosing by it.
+    """
+    chosen = Type(bool_, type_.lanes), compare(writer, EXTREMES[op], type_, a, b)
+    result = select(writer, type_, chosen, a, b)
+    if op not in NAN_WINS or not type_.dtype.is_float:
+        return result
+    is_nan = Type(bool_, type_.lanes), compare(writer, CompareOp.NE, type_, a, a)
+    return select(writer, type_, is_nan, _all_bits(type_, a), result)
+
+
+def _all_bits(type_: Type, otherwise: str) -> str:
+    """Return the constant with all bits set; `otherwise` for 16-bit floats, held as integers."""
+    if type_.dtype not in ALL_BITS:
+        return otherwise
+    text = ALL_BITS[type_.dtype]
+    return text if type_.lanes == 1 else f"splat ({register_type(type_.dtype)} {text})"
 
 
 def _binary(writer: FunctionWriter, expr: ir.Binary, operands: Sequence[str]) -> str:
