@@ -33,8 +33,10 @@ def capabilities() -> Capabilities:
     """Return the ops that have a scalar rule, an index rule or a schedule."""
     anchors = frozenset(schedules("cpu"))
     native = frozenset(r.name for r in records() if _reason(r.name) is None)
-    whole = (*scalar_rules.RULES, *access.INDEX_RULES, *anchors)
-    composites = frozenset(name for name in whole if _is_composite(name))
+    whole = {*scalar_rules.RULES, *access.INDEX_RULES, *anchors}
+    composites = frozenset(
+        r.name for r in records() if r.name in whole and r.decomposition is not None
+    )
     dtypes = frozenset(name for name, row in DTYPES.items() if not row.storage_only)
     return Capabilities(native, composites, anchors, True, dtypes)
 
@@ -68,13 +70,6 @@ def _anchor(op: str) -> str:
     if Trait.REDUCTION in lookup(op).traits:
         return "reduction"
     return ANCHORS.get(op, op)
-
-
-def _is_composite(name: str) -> bool:
-    try:
-        return lookup(name).decomposition is not None
-    except KeyError:
-        return False
 
 
 def group_info(group: Node, target: TargetDescription) -> GroupInfo:

@@ -12,13 +12,15 @@ whose counter is (block low, block high, iteration, stream) and whose key is (se
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from frame.core.dtypes import DType, bfloat16, float16, float32, float64
 from frame.core.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -31,8 +33,9 @@ SIGNIFICANT_BITS = {float64: 53, float32: 24, float16: 11, bfloat16: 8}
 
 _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
+_CHUNK = 1 << 13  # blocks at a time: their words in 64 bits stay in a level-2 cache
 
-Words = npt.NDArray[np.uint32]
+Words: TypeAlias = "npt.NDArray[np.uint32]"
 
 
 def philox4x32(counter: npt.ArrayLike, key: npt.ArrayLike) -> Words:
@@ -82,14 +85,25 @@ def random_bits(seed: int, stream: int, offset: int, count: int, iteration: int 
     offset = _checked("offset", offset, 62)
     count = _checked("count", count, 62)
     first = offset // 4
-    blocks = np.arange(first, first + (offset % 4 + count + 3) // 4, dtype=np.uint64)
-    counters = np.empty((len(blocks), 4), np.uint32)
-    counters[:, 0] = blocks & _MASK
-    counters[:, 1] = blocks >> _SHIFT
-    counters[:, 2] = int(iteration) & 0xFFFFFFFF
-    counters[:, 3] = stream
-    words = philox4x32(counters, [seed & 0xFFFFFFFF, seed >> 32]).reshape(-1)
-    return words[offset % 4 : offset % 4 + count]
+    last = first + (offset % 4 + count + 3) // 4
+    words = np.empty((last - first, 4), np.uint32)
+    fixed = (int(iteration) & 0xFFFFFFFF, stream, seed & 0xFFFFFFFF, seed >> 32)
+    for start in range(first, last, _CHUNK):
+        end = min(start + _CHUNK, last)
+        _blocks(start, end, fixed, words[start - first : end - first])
+    return words.reshape(-1)[offset % 4 : offset % 4 + count]
+
+
+def _blocks(start: int, end: int, fixed: tuple[int, int, int, int], out: Words) -> None:
+    """Write the blocks [start, end) of a stream into `out`; `fixed` ends with the two key words."""
+    blocks = np.arange(start, end, dtype=np.uint64)
+    words: list[Any] = [blocks & _MASK, blocks >> _SHIFT, *map(np.uint64, fixed[:2])]
+    key = [int(word) for word in fixed[2:]]
+    for _ in range(ROUNDS):
+        words = _round(words, [np.uint64(word) for word in key])
+        key = [(word + grown) & 0xFFFFFFFF for word, grown in zip(key, WEYL, strict=True)]
+    for position, word in enumerate(words):
+        out[:, position] = word
 
 
 def uniform(
