@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -206,6 +206,12 @@ class Value(_Operators):
         raise InvalidArgumentError(
             "a graph value has no truth value while the graph is being built: use frame.ops.where "
             "or frame.ops.cond to choose by a value that is known at run time"
+        )
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+        raise InvalidArgumentError(
+            f"{self!r} has no elements while the graph is being built: use frame.ops in place of "
+            "numpy, or frame.eager to run the function op by op and look at its values"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from frame.core.devices import HOST
 from frame.core.dtypes import dtype
 from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.core.tensors import Tensor, from_numpy
@@ -121,7 +122,9 @@ class Entry:
         if not self._plain or named or len(inputs) != len(self.inputs):
             inputs = self._ordered(self._given(inputs, named or {}))
         elif not _all_arrays(inputs):
-            inputs = [as_host_array(v, p) for v, p in zip(inputs, self.inputs, strict=True)]
+            home = self.declared.backend
+            rows = zip(inputs, self.inputs, strict=True)
+            inputs = [as_host_array(value, port, home) for value, port in rows]
         try:
             return self._run_update(inputs, out) if self._updates else self._run_plain(inputs, out)
         except BadIndexError as error:
@@ -287,7 +290,7 @@ class Entry:
                 f"{self.declared.graph.name} needs the input {port.name!r}; it takes "
                 f"{self._describe()}"
             )
-        array = as_host_array(given[port.name], port)
+        array = as_host_array(given[port.name], port, self.declared.backend)
         if port.name in _AT_LEAST and port.role is Role.HYPERPARAMETER:
             _require_at_least(array, port)
         return array
@@ -355,15 +358,22 @@ def _same_class(array: np.ndarray, value: Any) -> bool:
     return bool(np.isfinite(array) == np.isfinite(float(value)))
 
 
-def as_host_array(value: Any, port: Port) -> np.ndarray:
+def as_host_array(value: Any, port: Port, home: str = HOST.backend) -> np.ndarray:
     """Return an input of the user as a host array, without a copy where the memory allows it.
 
-    Arrays must have the dtype of the port; Python scalars take it.
+    Arrays must have the dtype of the port; Python scalars take it. A Tensor may be on the host or
+    on a device of the backend `home` that the code is for.
     """
     if type(value) is np.ndarray:
         return value
     if isinstance(value, Tensor):
-        return value.numpy() if value.device.backend != "cpu" else np.asarray(value)
+        if value.device.backend not in (HOST.backend, home):
+            raise InvalidArgumentError(
+                f"input {port.name!r}: expected a tensor on {HOST}"
+                f"{f' or a device of {home}' if home != HOST.backend else ''}, received one on "
+                f"{value.device}; copy it there with .to({str(HOST)!r})"
+            )
+        return value.numpy()
     if isinstance(value, _SCALARS):
         return _scalar(value, port)
     if hasattr(value, "__dlpack__"):

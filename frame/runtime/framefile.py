@@ -314,6 +314,7 @@ _FIELDS = {"name": str, "counter": list, "parameters": list, "weights": str, "en
 _ENTRY_FIELDS = {
     "name": str, "graph": str, "constants": str, "modules": list, "transform": (dict, type(None)),
     "backend": str, "target": (str, type(None)), "passes": (list, type(None)), "options": dict,
+    "objects": list,
 }  # fmt: skip
 
 
@@ -323,7 +324,7 @@ def _check_fields(header: Mapping[str, Any], path: Path) -> None:
     for row in header["entries"]:
         if not isinstance(row, dict):
             _fail(path, f"an entry is {row!r:.60}")
-        _check_types(row, _ENTRY_FIELDS, "entry", path)
+        _check_types({"objects": [], **row}, _ENTRY_FIELDS, "entry", path)
         names.append(row["name"])
     if len(set(names)) != len(names) or INFER not in names:
         _fail(path, f"its entries are {names!r:.80}: expected {INFER!r} once, and others once")
@@ -460,7 +461,10 @@ def _adopt_derived(entry: Entry, file: FrameFile, row: Mapping[str, Any]) -> Non
     if row.get("derived_key") != load_program_key(entry.loaded.manifest):
         return
     arrays = _safetensors(file, str(row["derived"]))
-    entry.adopt_derived([arrays[f"derived{i}"] for i in range(len(arrays))])
+    names = [f"derived{i}" for i in range(len(arrays))]
+    if set(names) != set(arrays):
+        _fail(file.path, f"its load results are {', '.join(sorted(arrays))!r:.80}")
+    entry.adopt_derived([arrays[name] for name in names])
 
 
 def _fail(path: Path, problem: str) -> NoReturn:

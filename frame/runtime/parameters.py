@@ -35,6 +35,8 @@ class ParameterStore(Mapping[str, np.ndarray]):
         self._residents: dict[str, Resident] = {}
         self._turn = threading.Condition(threading.Lock())
         self._readers = 0
+        self._waiting = 0  # readers that wait for a writer to end
+        self._promised = 0  # those of them that the next writer lets begin first
         self._writer: int | None = None
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -132,9 +134,22 @@ class ParameterStore(Mapping[str, np.ndarray]):
     def begin_read(self) -> None:
         """Begin what `reading` does; the thread that writes may read."""
         with self._turn:
-            while self._writer not in (None, threading.get_ident()):
-                self._turn.wait()
+            if self._writer not in (None, threading.get_ident()):
+                self._wait_to_read()
             self._readers += 1
+
+    def _wait_to_read(self) -> None:
+        """Wait for the writer to end. Whoever writes next waits for those who wait now: a training
+        loop takes the turn again so soon that a reader would otherwise hardly ever get it."""
+        self._waiting += 1
+        try:
+            while self._writer is not None:
+                self._turn.wait()
+        finally:
+            self._waiting -= 1
+            if self._promised:
+                self._promised -= 1
+                self._turn.notify_all()
 
     def end_read(self) -> None:
         """End what `begin_read` began."""
@@ -147,7 +162,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
     def writing(self) -> Iterator[None]:
         """Keep everyone else from reading and writing."""
         with self._turn:
-            while self._writer is not None:
+            while self._writer is not None or self._promised:
                 self._turn.wait()
             self._writer = threading.get_ident()  # from here on nobody begins to read
             while self._readers:
@@ -157,6 +172,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
         finally:
             with self._turn:
                 self._writer = None
+                self._promised = self._waiting
                 self._turn.notify_all()
 
     def _require(self, name: str) -> None:
