@@ -16,10 +16,13 @@ import argparse
 import json
 import os
 import statistics
-import time
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script
 
 for _name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
     os.environ.pop(_name, None)  # they cripple a current numpy
@@ -29,6 +32,7 @@ import itertools
 import numpy as np
 
 import frame
+from benchmarks.measuring import Run, interleaved, ratio
 from frame import nn, ops
 from frame.backends.cpu.pool import get_pool
 
@@ -36,10 +40,6 @@ try:
     import torch
 except ImportError:
     torch = None
-
-Run = Callable[[], Any]
-WINDOW = 0.02  # seconds that one peer runs in a round
-PAUSE = 0.25  # seconds for the threads of the peer before to stop spinning; then one warm-up call
 
 
 @dataclass
@@ -220,36 +220,16 @@ def _check(case: Case) -> None:
             raise SystemExit(f"{case.name}: {peer} differs from frame by {error}")
 
 
-def _window(run: Run, repeats: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - start) / repeats
-
-
-def _repeats(run: Run) -> int:
-    run()
-    single = _window(run, 3)
-    return max(1, min(2000, int(WINDOW / max(single, 1e-7))))
-
-
 def measure(case: Case, rounds: int) -> dict[str, Any]:
     """Time a case in interleaved rounds."""
     _check(case)
-    repeats = {peer: _repeats(run) for peer, run in case.runs.items()}
-    times: dict[str, list[float]] = {peer: [] for peer in case.runs}
-    for _ in range(rounds):
-        for peer, run in case.runs.items():
-            time.sleep(PAUSE)
-            run()
-            times[peer].append(_window(run, repeats[peer]))
+    times = interleaved(case.runs, rounds)
     row: dict[str, Any] = {"case": case.name, "threads": get_pool().threads, "rounds": rounds}
     for peer, values in times.items():
         row[f"{peer}_us"] = round(statistics.median(values) * 1e6, 2)
     for peer in times:
         if peer != "frame":
-            pairs = zip(times[peer], times["frame"], strict=True)
-            row[f"{peer}_ratio"] = round(statistics.median(p / f for p, f in pairs), 3)
+            row[f"{peer}_ratio"] = round(ratio(times, peer), 3)
     return row
 
 

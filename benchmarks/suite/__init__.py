@@ -1,0 +1,1 @@
+"""The benchmark suite: one table of cases, one adapter a peer, one way to measure."""
