@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from frame.compiler.pass_manager import (
     GroupInfoFunction,
@@ -31,6 +30,7 @@ from frame.compiler.passes.layout_assignment import LayoutAssignment
 from frame.compiler.passes.load_split import LoadSplit, Source, Split
 from frame.compiler.passes.memory_planning import MemoryPlanning
 from frame.compiler.passes.shape_inference import ShapeInference
+from frame.core import plugins
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, Piece
@@ -38,8 +38,8 @@ from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph
 from frame.ops.binding import constraints
 
-ENTRY_POINTS = "frame.passes"
-"""The entry-point group of pass classes; each is loaded when its name is asked for."""
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _SIMPLIFY: tuple[type[Any], ...] = (
     Canonicalize,
@@ -256,16 +256,27 @@ def find_pass(name: str) -> type:
 
     Raises:
         NotFoundError: there is none; the message lists the known names.
+        DeviceError: its plug-in does not load.
+        InvalidArgumentError: its plug-in gives something else than a pass class.
     """
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    points = plugins.entry_points(plugins.PASSES)
     for point in points:
         if point.name == name:
-            loaded: type = point.load()
-            return loaded
+            return _pass_class(point)
     known = [*_BUILT_IN, *(point.name for point in points)]
     raise NotFoundError(f"there is no pass named {name!r}; known are: {', '.join(known)}")
+
+
+def _pass_class(point: EntryPoint) -> type:
+    found = plugins.load(point)
+    if not isinstance(found, type) or not is_dataclass(found) or not hasattr(found, "run"):
+        raise InvalidArgumentError(
+            f"{plugins.described(point)}: expected a frozen dataclass with run(graph, context), "
+            f"received {found!r:.80}"
+        )
+    return found
 
 
 # --- compile_graph --------------------------------------------------------------------------------

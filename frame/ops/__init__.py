@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from frame.core.errors import NotFoundError
 from frame.ir.graph import install_op_table
 from frame.ops import api, registry
 from frame.ops.registry import lookup, records, register, unregister
@@ -47,7 +48,11 @@ __all__ = ("lookup", "records", "register", "unregister", *sorted(_FUNCTIONS))
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """Return the function of an op that was registered after the import of this package."""
-    if name.startswith("_") or name not in {record.name for record in registry.records()}:
+    """Return the function of an op that was registered later, by a user or a plug-in."""
+    try:
+        record = None if name.startswith("_") else registry.lookup(name)
+    except NotFoundError:
+        record = None
+    if record is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return api.builder(registry.lookup(name))
+    return api.builder(record)

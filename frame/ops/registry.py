@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from frame.core import plugins
 from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from frame.ir.builder import current_builder
 from frame.ir.graph import Attribute, Value
@@ -47,10 +48,15 @@ def unregister(name: str) -> None:
 
 
 def lookup(name: str) -> OpDef:
-    """Return the record of op `name`; raise NotFoundError with the nearest names."""
+    """Return the record of op `name`; raise NotFoundError with the nearest names.
+
+    The plug-ins of the group `frame.ops` are loaded for the first name that is not known.
+    """
     try:
         return _records[name]
     except KeyError:
+        if plugins.load_group(plugins.OPS) and name in _records:
+            return _records[name]
         near = difflib.get_close_matches(name, _records, 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise NotFoundError(f"there is no op named {name!r}{hint}") from None

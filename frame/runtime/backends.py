@@ -6,9 +6,10 @@ import importlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-from frame.core import config
+from frame.core import config, plugins
 from frame.core.errors import (
     AlreadyExistsError,
     DeviceError,
@@ -19,10 +20,9 @@ from frame.core.targets import TargetDescription
 from frame.hal.interfaces import API_VERSION, Backend
 
 if TYPE_CHECKING:
-    import importlib.metadata
+    from importlib.metadata import EntryPoint
 
 _LOG = logging.getLogger("frame.runtime")
-_GROUP = "frame.backends"
 OWN: Mapping[str, str] = {
     "cpu": "frame.backends.cpu:create_backend",
     "intel_npu": "frame.backends.intel_npu:create_backend",
@@ -91,36 +91,80 @@ def target_of(owner: Backend, target: TargetDescription | str | None) -> TargetD
 
 
 def _load(name: str) -> Backend:
+    factory, source = _factory(name)
     try:
-        made = _factory(name)()
-    except (ImportError, AttributeError) as error:
-        raise DeviceError(f"the backend {name!r} does not load: {error}") from error
-    if made.api_version != API_VERSION:
+        made = factory()
+    except Exception as error:
         raise DeviceError(
-            f"the backend {name!r} speaks version {made.api_version} of the backend interface, "
-            f"expected {API_VERSION}: install a release that fits this frame"
+            f"the backend {name!r} ({source}) does not load: {type(error).__name__}: {error}"
+        ) from error
+    problem = _problem(name, made)
+    if problem:
+        raise DeviceError(
+            f"the backend {name!r} ({source}) can't be used: {problem}; install a release that "
+            "fits this frame, or remove it"
         )
     return made
 
 
-def _factory(name: str) -> Callable[[], Backend]:
+_MEMBERS = (
+    *Backend.__annotations__,
+    *(name for name in vars(Backend) if not name.startswith("_")),
+)
+
+
+def _problem(name: str, made: object) -> str:
+    """Return what keeps an object from being the backend of a name; empty if nothing does."""
+    version = getattr(made, "api_version", None)
+    if version is None:
+        return f"expected an object with the members of frame.hal.Backend, received {made!r:.80}"
+    if version != API_VERSION:
+        return f"it speaks version {version} of the backend interface, expected {API_VERSION}"
+    missing = [member for member in _MEMBERS if not hasattr(made, member)]
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    if made.name != name:  # type: ignore[attr-defined]
+        return f"it calls itself {made.name!r}"  # type: ignore[attr-defined]
+    return ""
+
+
+def _factory(name: str) -> tuple[Callable[[], Backend], str]:
+    """Return what makes a backend, and where it comes from, for people."""
     if name in _registered:
-        return _registered[name]
+        return _registered[name], "registered by this process"
     if name in OWN:
-        module, _, attribute = OWN[name].partition(":")
-        own: Callable[[], Backend] = getattr(importlib.import_module(module), attribute)
-        return own
-    found = _plug_ins().get(name)
-    if found is None:
+        return partial(_own, OWN[name]), "frame's own"
+    points = _plug_ins().get(name, ())
+    if not points:
         known = ", ".join(backend_names()) or "none"
         raise NotFoundError(f"there is no backend named {name!r}; known backends: {known}")
-    factory: Callable[[], Backend] = found.load()
-    return factory
+    sources = [plugins.described(point) for point in points]
+    if len(points) > 1:
+        raise DeviceError(
+            f"several installed packages have a backend named {name!r}: {' and '.join(sources)}; "
+            "remove all but one"
+        )
+    factory = plugins.load(points[0])
+    if not callable(factory):
+        raise DeviceError(f"{sources[0]} is {factory!r:.80}, expected a function without arguments")
+    return factory, sources[0]
 
 
-def _plug_ins() -> Mapping[str, importlib.metadata.EntryPoint]:
+def _own(value: str) -> Backend:
+    module, _, attribute = value.partition(":")
+    made: Backend = getattr(importlib.import_module(module), attribute)()
+    return made
+
+
+def _plug_ins() -> Mapping[str, list[EntryPoint]]:
     """The entry points of other packages by name; frame's own names are taken."""
-    import importlib.metadata  # reads every installed package: not for one of frame's own backends
-
-    found = importlib.metadata.entry_points(group=_GROUP)
-    return {entry.name: entry for entry in found if entry.name not in OWN}
+    found: dict[str, list[EntryPoint]] = {}
+    for point in plugins.entry_points(plugins.BACKENDS):
+        if point.name not in OWN:
+            found.setdefault(point.name, []).append(point)
+        elif point.value != OWN[point.name]:
+            _LOG.warning(
+                "%s is ignored: that name is taken by one of frame's own backends",
+                plugins.described(point),
+            )
+    return found

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from frame.core import plugins
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
 from frame.core.targets import TargetDescription
@@ -122,6 +123,7 @@ def key_of(declared: Declared) -> Key:
         repr(sorted(declared.options.items())),
         versions.compiler_hash(),
         owner.source_hash(),
+        plugins.source_digest(type(owner).__module__),
         user.text(),
     )
     held = (*user.held, *(transform.held if transform else ()))
@@ -137,13 +139,18 @@ def _add_foreign_ops(user: Fingerprint, graph: Graph) -> None:
     All of them, as one may decompose into another; none where the graph has only frame's own ops,
     which never lead to one of them unless it takes the place of one of frame's.
     """
+    if _uses_foreign_ops(graph):
+        for record in sorted(foreign_records(), key=lambda record: record.name):
+            user.add(record)
+        user.add(plugins.digest_of_loaded())
+
+
+def _uses_foreign_ops(graph: Graph) -> bool:
     records = foreign_records()
     if not records:
-        return
+        return False
     used = ops_of(graph)
-    if any(record.name in used or is_built_in(record.name) for record in records):
-        for record in sorted(records, key=lambda record: record.name):
-            user.add(record)
+    return any(record.name in used or is_built_in(record.name) for record in records)
 
 
 def _pass_text(user: Fingerprint, passes: Passes) -> str:
@@ -159,6 +166,7 @@ def _pass_text(user: Fingerprint, passes: Passes) -> str:
     for pass_ in pipeline.each():
         if not type(pass_).__module__.startswith("frame."):
             user.add(type(pass_))
+            user.add(plugins.source_digest(type(pass_).__module__))
     return pipeline.text()
 
 
@@ -184,6 +192,8 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
         UnimplementedError: an op that neither a backend nor a reference can run.
     """
     cache = cache or default_cache()
+    if _uses_foreign_ops(declared.graph):  # nothing else reads what such plug-ins register
+        plugins.load_group(plugins.SCHEDULES)
     if not cache.active:
         return _reported(_made(declared, cache))
     key = key_of(declared)

@@ -94,12 +94,16 @@ class Manifest:
             if data["version"] != VERSION:
                 raise InvalidArgumentError(f"the manifest has version {data['version']}")
             load = None if data["load"] is None else _program_from_data(data["load"])
-            refused = tuple(Refusal(*map(str, r[:4]), int(r[4])) for r in data["refused"])
+            refused = tuple(_refusal(*row) for row in data["refused"])
             derived = tuple(map(int, data["derived"]))
             sources = {str(name): str(digest) for name, digest in data["sources"].items()}
             return Manifest(_program_from_data(data["run"]), load, derived, refused, sources)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise InvalidArgumentError(f"damaged manifest: {error}") from error
+
+
+def _refusal(op: str, backend: str, reason: str, device: str, count: int) -> Refusal:
+    return Refusal(str(op), str(backend), str(reason), str(device), int(count))
 
 
 def build_program(plan: ProgramPlan, store: ArtifactStore) -> Program | None:

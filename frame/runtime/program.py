@@ -58,9 +58,11 @@ class Program:
         )
 
     def run(
-        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+        self, inputs: Sequence[Any], outputs: Sequence[np.ndarray] | None = None
     ) -> Sequence[np.ndarray]:
         """Run on host arrays and return the results; updated inputs change in place.
+
+        Inputs may be `Resident`, unless the program is direct.
 
         Raises:
             InvalidArgumentError: as `Executable.run`.

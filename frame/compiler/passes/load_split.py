@@ -77,8 +77,8 @@ def split_graph(graph: Graph) -> Split:
         sources = tuple(Source(i) for i in range(len(graph.inputs)))
         return Split(None, graph, (), sources)
     load, load_inputs = _load_graph(graph, derived)
-    run, run_sources, sources = _run_graph(graph, derived)
-    return Split(load, run, load_inputs, run_sources, sources)
+    run, run_sources, copied = _run_graph(graph, derived)
+    return Split(load, run, load_inputs, run_sources, copied)
 
 
 def _is_fixed(node: Node, fixed: set[Value]) -> bool:
