@@ -162,7 +162,8 @@ def test_a_failing_plug_in_is_reported_with_its_reason(
     try:
         assert main(["backends"]) == 0
         text = capsys.readouterr().out
-        assert "broken_for_a_test: the driver is too old" in text
+        assert "broken_for_a_test' (registered by this process) does not load" in text
+        assert "RuntimeError: the driver is too old" in text
         [row] = [line for line in text.splitlines() if line.startswith("broken_for_a_test ")]
         assert "unusable" in row
     finally:
