@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from frame.ir.graph import Graph, Value
+from frame.ir.layered import BOX, draw
 from frame.ir.printer import number_values, print_graph
 
 MAX_PICTURED = 120
@@ -14,7 +16,8 @@ MAX_PICTURED = 120
 MAX_CHARACTERS = 40_000
 """How many characters of the text are shown."""
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 150, 34, 18, 30
+_HEIGHT, _GAP_Y = 34, 30
+_PITCH = _HEIGHT + _GAP_Y
 _STYLE = (
     "font-family:ui-monospace,monospace;font-size:12px;line-height:1.4;"
     "max-height:32em;overflow:auto;border:1px solid #8884;border-radius:4px;padding:8px;"
@@ -49,27 +52,23 @@ def graph_html(graph: Graph) -> str:
 
 def _picture(graph: Graph) -> str:
     boxes = _boxes(graph)
-    columns: dict[int, int] = {}
-    spots = []
-    for box in boxes:
-        column = columns.get(box.row, 0)
-        columns[box.row] = column + 1
-        spots.append((column * (_WIDTH + _GAP_X), box.row * (_HEIGHT + _GAP_Y)))
-    width = max(columns.values(), default=1) * (_WIDTH + _GAP_X)
-    height = (max(columns, default=0) + 1) * (_HEIGHT + _GAP_Y)
-    lines = [_line(spots[r], spots[i]) for i, box in enumerate(boxes) for r in box.reads]
+    rows = [box.row for box in boxes]
+    drawing = draw(rows, [box.reads for box in boxes])
+    height = max(rows, default=0) * _PITCH + _HEIGHT
+    lines = [_line(line) for line in drawing.lines]
+    spots = [(left, row * _PITCH) for left, row in zip(drawing.lefts, rows, strict=True)]
     drawn = [_draw(box, spot) for box, spot in zip(boxes, spots, strict=True)]
     left_out = len(graph.nodes) - MAX_PICTURED
     note = f"<div>the first {MAX_PICTURED} nodes are drawn</div>" if left_out > 0 else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawing.width}" height="{height}" '
         'role="img" fill="currentColor" font-size="12">'
         f"{''.join(lines)}{''.join(drawn)}</svg>{note}"
     )
 
 
 def _boxes(graph: Graph) -> list[_Box]:
-    """Return the boxes in drawing order; a node stands one row below the lowest one it reads."""
+    """Return the boxes; a node stands below all that it reads, an input just above a reader."""
     numbers, index = number_values(graph), dict[Value, int]()
     boxes: list[_Box] = []
     nodes = graph.nodes[:MAX_PICTURED]
@@ -87,7 +86,19 @@ def _boxes(graph: Graph) -> list[_Box]:
         kind = "output" if returned.intersection(node.results) else "node"
         index.update(dict.fromkeys(node.results, len(boxes)))
         boxes.append(_Box(f"{names} {node.op}".strip(), types, kind, row, reads))
-    return boxes
+    return _lowered(boxes)
+
+
+def _lowered(boxes: Sequence[_Box]) -> list[_Box]:
+    """Move each input down to the row above its first reader."""
+    rows: dict[int, int] = {}
+    for box in boxes:
+        for read in box.reads:
+            rows[read] = min(rows.get(read, box.row), box.row)
+    return [
+        replace(box, row=rows[i] - 1) if box.kind == "input" and i in rows else box
+        for i, box in enumerate(boxes)
+    ]
 
 
 _COLOURS = {"input": "#4c78a8", "node": "#888888", "output": "#54a24b"}
@@ -98,7 +109,7 @@ def _draw(box: _Box, spot: tuple[int, int]) -> str:
     tip = html.escape(f"{box.title} : {box.detail}")
     return (
         f"<g><title>{tip}</title>"
-        f'<rect x="{x + 1}" y="{y + 1}" width="{_WIDTH - 2}" height="{_HEIGHT - 2}" rx="4" '
+        f'<rect x="{x + 1}" y="{y + 1}" width="{BOX - 2}" height="{_HEIGHT - 2}" rx="4" '
         f'fill="{_COLOURS[box.kind]}22" stroke="{_COLOURS[box.kind]}"/>'
         f'<text x="{x + 6}" y="{y + 14}">{html.escape(_short(box.title))}</text>'
         f'<text x="{x + 6}" y="{y + 28}" opacity="0.7" font-size="10">'
@@ -106,13 +117,16 @@ def _draw(box: _Box, spot: tuple[int, int]) -> str:
     )
 
 
-def _line(source: tuple[int, int], target: tuple[int, int]) -> str:
-    x1, y1 = source[0] + _WIDTH // 2, source[1] + _HEIGHT
-    x2, y2 = target[0] + _WIDTH // 2, target[1]
-    return (
-        f'<path d="M{x1} {y1} C{x1} {y1 + 16} {x2} {y2 - 16} {x2} {y2}" fill="none" '
-        'stroke="currentColor" opacity="0.4"/>'
-    )
+def _line(line: Sequence[tuple[int, int]]) -> str:
+    """Draw a line: a curve between rows, straight down through each lane."""
+    row, x = line[0]
+    path = f"M{x} {row * _PITCH + _HEIGHT}"
+    for row, x in line[1:]:
+        top = row * _PITCH
+        before = line[row - line[0][0] - 1][1]
+        path += f" C{before} {top - _GAP_Y // 2} {x} {top - _GAP_Y // 2} {x} {top}"
+        path += f" V{top + _HEIGHT}" if row < line[-1][0] else ""
+    return f'<path d="{path}" fill="none" stroke="currentColor" opacity="0.4"/>'
 
 
 def _short(text: str, length: int = 19) -> str:
