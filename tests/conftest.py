@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,21 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "no-commit"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_loop_module_is_verified() -> Iterator[None]:
+    """Verify what any test lowers, after all rewrites: a schedule that breaks a rule fails there."""
+    from frame.codegen import lowering
+    from frame.codegen.loops.verifier import verify_module
+
+    plain = lowering.lower_piece
+
+    def verified(*arguments: object) -> lowering.Lowered:
+        lowered = plain(*arguments)  # type: ignore[arg-type]
+        verify_module(lowered.module, lowered=True)
+        return lowered
+
+    lowering.lower_piece = verified
+    yield
+    lowering.lower_piece = plain

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -208,7 +208,7 @@ class Value(_Operators):
             "or frame.ops.cond to choose by a value that is known at run time"
         )
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         raise InvalidArgumentError(
             f"{self!r} has no elements while the graph is being built: use frame.ops in place of "
             "numpy, or frame.eager to run the function op by op and look at its values"
