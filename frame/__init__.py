@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
+    from frame import blueprint as blueprint
     from frame import core as core
     from frame import nn as nn
     from frame import ops as ops
@@ -83,6 +84,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "Device": ("frame.core.devices", "Device"),
     "DType": ("frame.core.dtypes", "DType"),
     "nn": ("frame.nn", None),
+    "blueprint": ("frame.blueprint", None),
     "ops": ("frame.ops", None),
     "data": ("frame.data", None),
     "train": ("frame.train", None),

@@ -30,6 +30,7 @@ from frame.runtime.variants import Family
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
     from frame.compiler.pipeline import Passes
+    from frame.ir.regions import MemoryRegions
 
 INFER, TRAIN, TRAIN_STEP, EVALUATE = "infer", "train", "train_step", "evaluate"
 
@@ -248,6 +249,26 @@ class CompiledModel:
         chosen = self.entry(entry or self._mode)
         times: Sequence[KernelTime] = chosen.profile(*inputs, **named)
         return make_profile(times, chosen.declared.graph)
+
+    def memory(
+        self, entry: str | None = None, sizes: Mapping[str, int] | None = None
+    ) -> MemoryRegions:
+        """Return the memory of an entry by region; printing it gives a table.
+
+        The regions are weights, running statistics, optimizer state, prepared weights, inputs,
+        outputs, constants, and within one arena activations, gradients and workspace.
+
+        Args:
+            entry: `infer`, `train_step`, ...; the one that calls run by default.
+            sizes: numbers for the symbols of the inputs, such as {"batch": 64}.
+
+        Raises:
+            NotFoundError: the model has no such entry.
+            InvalidArgumentError: a symbol has no number.
+        """
+        from frame.runtime.memory import entry_regions
+
+        return entry_regions(self.declaration(entry or self._mode), sizes or {})
 
     def summary(self) -> str:
         """Return a table of modules, shapes and parameter counts."""

@@ -219,3 +219,29 @@ def test_functions_and_files_have_no_variants(tmp_path) -> None:
     model = frame.compile(lambda x: x + 1.0, [frame.spec((2,))])
     with pytest.raises(InvalidArgumentError, match="has no variants"):
         model.variant([frame.spec((3,))])
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_a_training_step_by_region() -> None:
+    model = trainer(small())
+    parameters_ = sum(s.size for s in small().module((8, 8, 3)).parameters() if s.trainable)
+    found = model.memory("train_step", {"batch": 16})
+    assert found["weights"].nbytes == found["optimizer state"].nbytes == 4 * parameters_
+    assert found["running statistics"].nbytes == 4 * 2 * (4 + 4)
+    assert found["inputs"].nbytes == 16 * (8 * 8 * 3 * 4 + 8) + 4  # images, labels, the rate
+    assert found["outputs"].nbytes == 16 * 3 * 4 + 4
+    assert found["activations"].at_peak > 0 and found["gradients"].nbytes > 0
+    double = model.memory("train_step", {"batch": 32})
+    assert double["weights"] == found["weights"]
+    assert 1.7 < double["activations"].nbytes / found["activations"].nbytes < 2.1
+
+
+def test_the_memory_of_inference_holds_no_gradients() -> None:
+    model = frame.compile(small(), [frame.spec((4, 8, 8, 3))])
+    found = model.memory()
+    assert found["gradients"].buffers == found["optimizer state"].buffers == 0
+    assert found["activations"].nbytes > 0 and found["prepared weights"].nbytes > 0
+    with pytest.raises(InvalidArgumentError, match=r"symbols batch.*sizes=\{'batch': 64\}"):
+        frame.compile(small(), [frame.spec((BATCH, 8, 8, 3))]).memory()
