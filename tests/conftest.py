@@ -68,7 +68,7 @@ def _commit() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _every_loop_module_is_verified() -> Iterator[None]:
-    """Verify what any test lowers, after all rewrites: a schedule that breaks a rule fails there."""
+    """Verify what any test lowers, after all rewrites: a schedule that breaks a rule fails."""
     from frame.codegen import lowering
     from frame.codegen.loops.verifier import verify_module
 
