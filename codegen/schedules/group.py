@@ -37,12 +37,11 @@ class Ref:
 class KernelCall:
     """One launch of a kernel of a group: which buffers of the group are its parameters, and how
     many chunks there are. `helpers` are kernels that it calls, callees first; equal names mean
-    equal kernels. After a call that `checks`, the run stops if a bad value was reported."""
+    equal kernels."""
 
     kernel: Kernel
     operands: tuple[Ref, ...]
     chunks: Expr
-    checks: bool = False
     helpers: tuple[Kernel, ...] = ()
 
 
@@ -103,7 +102,6 @@ class Group:
         body: Block,
         chunks: Expr,
         note: str = "",
-        checks: bool = False,
         helpers: tuple[Kernel, ...] = (),
     ) -> KernelCall:
         """Make the kernel of `body` and its call; parameters are what the body uses."""
@@ -123,7 +121,7 @@ class Group:
         scalars = tuple(var for var in self.symbols.values() if var in free)
         name = f"{self.name}_{suffix}" if suffix else self.name
         kernel = Kernel(name, buffers, scalars, body, note)
-        return KernelCall(kernel, tuple(ref for _, ref in rows), chunks, checks, helpers)
+        return KernelCall(kernel, tuple(ref for _, ref in rows), chunks, helpers)
 
 
 def make_group(

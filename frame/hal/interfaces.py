@@ -61,7 +61,9 @@ class Capabilities:
 
     `native`: ops (or group anchors) that it runs; `composites`: ops that it takes whole, so that
     canonicalize must not decompose them; `anchors`: the anchor kinds that operator_fusion may make
-    groups of (empty: no groups); `symbols`: whether shapes may stay symbolic; `dtypes`: names.
+    groups of (empty: no groups); `symbols`: whether shapes may stay symbolic; `dtypes`: names;
+    `donation`: whether it writes the new values of updated inputs in place (else it gets no
+    updates, and the runtime takes those values as further outputs).
     """
 
     native: frozenset[str]
@@ -144,7 +146,10 @@ class Allocator(Protocol):
         """Return a storage of `size` bytes; raise OutOfMemoryError."""
 
     def free(self, storage: Any) -> None:
-        """Return a storage to the allocator."""
+        """Return a storage to the allocator; no queued work may use it any more.
+
+        A storage that is dropped instead goes with its last reference.
+        """
 
 
 @runtime_checkable
@@ -212,10 +217,18 @@ class Backend(Protocol):
         """Return a new stream."""
 
     def upload(self, array: Any, device: Device, stream: Stream | None = None) -> Any:
-        """Copy a host array to the device; return the storage."""
+        """Copy a host array to the device; return the storage.
+
+        The array must not change before the stream has got there; without a stream the copy is
+        done when the call returns.
+        """
 
     def download(self, storage: Any, stream: Stream | None = None) -> Any:
-        """Copy a storage to a new host array."""
+        """Copy a storage to a new host array.
+
+        Return the array, or an object whose `__array__` gives it, good once the stream has got
+        there; without a stream the copy is done when the call returns.
+        """
 
     def copy(self, storage: Any, device: Device, stream: Stream | None = None) -> Any:
         """Copy between two devices of this backend."""

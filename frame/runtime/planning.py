@@ -25,7 +25,7 @@ from frame.core.devices import HOST, Device
 from frame.core.errors import InvalidArgumentError, UnimplementedError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Backend, Piece, Port, Signature
-from frame.ir.graph import Graph, GraphInput, Node, Role, Value
+from frame.ir.graph import ROW_MAJOR, Graph, GraphInput, Node, Role, Value
 from frame.ir.printer import print_graph
 from frame.ops.binding import constraints
 from frame.ops.registry import lookup
@@ -71,10 +71,27 @@ class Simplified:
 def simplified(declared: Declared) -> Simplified:
     """Run the first passes over a declaration, and ask its backend what it refuses."""
     graph = declared.whole
+    _require_row_major(graph)
     owner, target = backend(declared.backend), declared.on
     capabilities = owner.capabilities(target)
     simple = simplify_graph(graph, target, capabilities, declared.passes, _watchers(declared))
     return Simplified(simple, owner.refused(simple, target))
+
+
+def _require_row_major(graph: Graph) -> None:
+    """Check what the caller of a program gives and gets: arrays of the logical shape.
+
+    Raises:
+        InvalidArgumentError: an input or output has another layout.
+    """
+    ports = signature_of(graph)
+    for kind, rows in (("input", ports.inputs), ("output", ports.outputs)):
+        for port in rows:
+            if port.type.layout != ROW_MAJOR:
+                raise InvalidArgumentError(
+                    f"the {kind} {port.name!r} of {graph.name} is {port.type}: expected a "
+                    "row-major layout, which is what arrays have; use ops.relayout inside"
+                )
 
 
 def plan(declared: Declared, simple: Simplified) -> Planned:

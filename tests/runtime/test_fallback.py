@@ -13,6 +13,8 @@ from frame import nn, ops
 from frame.core.dtypes import float32
 from frame.core.errors import DeviceError, InvalidArgumentError, UnimplementedError
 from frame.core.tolerances import compare
+from frame.ir.builder import GraphBuilder
+from frame.ir.graph import ROW_MAJOR, Layout, TensorType
 from frame.ops.interpreter import interpret
 from frame.ops.record import NoGradient, OpDef, Operand, Sample
 from frame.ops.registry import register, unregister
@@ -348,3 +350,16 @@ def test_sources_of_all_pieces() -> None:
     with recorder(refuse={"erf"}):
         sources = on_recorder(middle, (2, 3)).source()
     assert "relu" in sources["graph"] and "erf" in sources["loop"]
+
+
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_other_layouts_than_that_of_arrays_stay_inside(kind: str) -> None:
+    with GraphBuilder("g") as builder:
+        layout = Layout((1, 0)) if kind == "input" else ROW_MAJOR
+        x = builder.input(TensorType(float32, (2, 3), layout), name="x")
+        y = ops.relayout(x, permutation=() if kind == "input" else (1, 0))
+        builder.output(y, "y")
+    with pytest.raises(
+        InvalidArgumentError, match=rf"the {kind} '[xy]' of g is float32\[2, 3\]<1,0"
+    ):
+        frame.compile(builder.finish())

@@ -34,7 +34,7 @@ def check_indices(group: Group, indices: Value, limit: Size, site: int) -> Kerne
             value = body.let("index", b.cast(Reader(group, body).load(indices, place), int64))
             with body.when(b.or_(b.lt(value, 0), b.ge(value, bound))):
                 body.fail(site, position, value)
-    return group.call("check", body.block(), chunks, NOTE, checks=True)
+    return group.call("check", body.block(), chunks, NOTE)
 
 
 def clamped(value: Expr, limit: Expr) -> Expr:
