@@ -6,7 +6,7 @@
         for panel in chunk
           for tile of rows in block        balanced tiles: heights differ by one at most
             micro-kernel                   tile (+)= rows of a @ panel
-      for panel, for row                   epilogue: vectors over the columns of the panel
+      for row, for panel                   epilogue: vectors over the columns of the panel
         every output is computed, then stored
 
 Before it run, where they are needed, a kernel that copies the left operand into row-major order and
@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Block, Buffer, Expr, If, Kernel, LoopKind, Scope, View
+from frame.codegen.loops.ir import Block, Buffer, Expr, If, Kernel, LoopKind, Scope, Var, View
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu import gemm_integer, gemm_vector
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
@@ -50,7 +51,7 @@ from frame.core.targets import TargetDescription
 from frame.ir.graph import ROW_MAJOR, Graph, Layout
 
 NOTE = __doc__.split("\n\n")[1]
-_COPY_TILES = 8  # tiles of the left operand that one chunk packs
+_COPY_TILES = 4  # tiles of the left operand that one chunk packs
 _PACK_DEPTH, _PACK_PANELS = 64, 16  # of the right operand, that one chunk packs
 
 
@@ -306,16 +307,15 @@ class _Gemm:
             block = self.row_block(body, row_block)
             first = body.let("panel", b.mul(column_block, plan.panels))
             extent = remaining(self.panels, first, b.index(plan.panels))
-            held = 1 if plan.is_single_pass else plan.panels
+            held = plan.panels if plan.holds_sums else 1
             shape = (held, plan.tiles * plan.rows, plan.columns)
             sums = body.alloc("sums", self.made.dtype, shape, Scope.LOCAL)
             work = _Chunk(
                 batch, block, first, body.let("panels", extent), sums, self.allocate_panels(body)
             )
             self.write_passes(body, work)
-            if not plan.is_single_pass:
-                with body.loop(work.panels, "panel") as position:
-                    self.write_outputs(body, work, position)
+            if plan.holds_sums:
+                self.write_all_outputs(body, work)
         helpers = tuple(self.helpers.values())
         return self.group.call("", body.block(), chunks, NOTE, helpers=helpers)
 
@@ -350,7 +350,7 @@ class _Gemm:
                 self.pack_panels(body, work, work.packed, first, extent)
             with body.loop(work.panels, "panel") as position:
                 self.write_tiles(body, work, position, (number, first, extent))
-                if self.plan.is_single_pass:
+                if not self.plan.holds_sums:
                     self.write_outputs(body, work, position)
 
     def pack_panels(
@@ -370,7 +370,7 @@ class _Gemm:
         """Write one pass of all tiles of a chunk by one panel."""
         block, (number, first, extent) = work.block, depth
         panel = body.let("panel", b.add(work.first, position))
-        held = b.index(0) if self.plan.is_single_pass else position
+        held = position if self.plan.holds_sums else b.index(0)
         with body.loop(block.count, "tile") as counter:
             tile = body.let("tile", b.add(block.first, counter))
             row = body.let("row", self.rows.start(tile))
@@ -496,30 +496,49 @@ class _Gemm:
         """Write the epilogue of one panel of a chunk, where the sums are not the result."""
         panel = b.add(work.first, position)
         width = self.width(body, panel)
-        known, held = b.constant_value(width), b.index(0) if self.plan.is_single_pass else position
+        known = b.constant_value(width)
         if self.stores_sums() and known == self.plan.columns:
             return
+        held = position if self.plan.holds_sums else b.index(0)
         if self.stores_sums() and known is None:
-            with body.when(b.lt(width, self.plan.columns)):
-                self.write_rows(body, work, panel, width, held)
+            with body.when(b.lt(width, self.plan.columns)), self.rows_of(body, work) as row:
+                self.write_row(body, work, (row, panel, width, held))
             return
-        self.write_rows(body, work, panel, width, held)
+        with self.rows_of(body, work) as row:
+            self.write_row(body, work, (row, panel, width, held))
 
-    def write_rows(self, body: b.Body, work: _Chunk, panel: Expr, width: Expr, held: Expr) -> None:
-        """Write the epilogue of the columns of a panel in every row of a chunk."""
+    def write_all_outputs(self, body: b.Body, work: _Chunk) -> None:
+        """Write the epilogue of all panels of a chunk, row by row: memory is read along rows."""
+        if self.stores_sums():
+            with body.loop(work.panels, "panel") as position:
+                self.write_outputs(body, work, position)
+            return
+        with self.rows_of(body, work) as row, body.loop(work.panels, "panel") as position:
+            panel = body.let("panel", b.add(work.first, position))
+            self.write_row(body, work, (row, panel, self.width(body, panel), position))
+
+    def rows_of(self, body: b.Body, work: _Chunk) -> AbstractContextManager[Var]:
+        """Return the loop over the rows of a chunk."""
+        return body.loop(work.block.rows, "row")
+
+    def write_row(self, body: b.Body, work: _Chunk, at: tuple[Expr, Expr, Expr, Expr]) -> None:
+        """Write the epilogue of the columns of a panel in one row.
+
+        `at` is the row, counted in the chunk, the panel, its width and where its sums are.
+        """
+        row, panel, width, held = at
         start = body.let("start", b.mul(panel, self.plan.columns))
-        with body.loop(work.block.rows, "row") as row:
-            place, inner = self.made.split_row(
-                self.group, work.batch, b.add(work.block.start, row), body
-            )
-            write_epilogue(
-                self.group,
-                body,
-                self.made.node.results[0],
-                Columns(start, width, self.plan.lanes),
-                lambda column: self.made.result_index(place, inner, column),
-                lambda column: b.load(work.sums, [held, row, column]),
-            )
+        place, inner = self.made.split_row(
+            self.group, work.batch, b.add(work.block.start, row), body
+        )
+        write_epilogue(
+            self.group,
+            body,
+            self.made.node.results[0],
+            Columns(start, width, self.plan.lanes),
+            lambda column: self.made.result_index(place, inner, column),
+            lambda column: b.load(work.sums, [held, row, column]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,8 @@ class Product:
     """A matrix product [*batch, rows, depth] @ [*batch, depth, columns] of a group.
 
     With `merged` axes, that many batch axes and the rows of the left operand run as one row axis,
-    which is how a matrix meets a batch of rows.
+    which is how a matrix meets a batch of rows. `meets_matrices` says that the epilogue reads
+    captures as large as the result.
     """
 
     node: Node
@@ -142,6 +143,7 @@ class Product:
     rows: Size
     columns: Size
     depth: Size
+    meets_matrices: bool = False
     merged: Shape = ()
 
     @property
@@ -178,7 +180,10 @@ def product_of(body: Graph) -> Product:
     rows = 1 if row_axis is None else left.value.shape[row_axis]
     columns = 1 if column_axis is None else right.value.shape[column_axis]
     inner_axis = 0 if depth_axis is None else depth_axis
-    made = Product(node, left, right, batch, rows, columns, left.value.shape[inner_axis])
+    others = (v for v in body.input_values if v not in node.operands)
+    meets = any(value.shape == result for value in others)
+    depth = left.value.shape[inner_axis]
+    made = Product(node, left, right, batch, rows, columns, depth, meets)
     return _merge_rows(made)
 
 

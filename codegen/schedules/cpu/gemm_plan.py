@@ -21,6 +21,8 @@ _SHORT = 256  # depth up to which a left operand is read against its grain
 _LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 25  # of a chunk: at least; enough for many threads
 _FEW_CHUNKS, _MANY_CHUNKS = 16, 128
 _REUSE, _LARGE = 8, 1 << 14  # panels, and elements of the left operand, for packing to pay
+_OFTEN = 16  # panels for which packing rows pays that could be read in place
+_DEEP = 8  # a panel of one deep pass takes at most this part of the second-level cache
 _FEW_ROWS = 16  # rows below which packing does not pay
 _PACKED_TOGETHER = 4  # panels that one chunk of a packing kernel fills
 
@@ -64,6 +66,14 @@ class GemmPlan:
         return isinstance(depth, int) and depth <= self.depth
 
     @property
+    def holds_sums(self) -> bool:
+        """Whether the sums of all panels of a chunk are kept until the last pass.
+
+        An epilogue that reads matrices then runs along whole rows of them, not line by line.
+        """
+        return not self.is_single_pass or self.product.meets_matrices
+
+    @property
     def height(self) -> int:
         """The most rows that a tile has once all tiles are about as high."""
         rows = self.product.rows
@@ -91,10 +101,14 @@ def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
     """Decide how a product is computed on a target."""
     rows, vectors = register_tile(target)
     lanes = target.lanes(made.dtype)
-    depth = _depth_of_pass(made, target, vectors * lanes * made.dtype.itemsize)
+    row_bytes = vectors * lanes * made.dtype.itemsize
+    depth = _depth_of_pass(made, target, row_bytes)
     tile_count = max(1, -(-static(made.rows, _SYMBOLIC) // rows))
     panel_count = max(1, -(-static(made.columns, _SYMBOLIC) // (vectors * lanes)))
     blocks = -(-tile_count // _most_tiles(target, made, rows, depth))
+    if blocks > 1 and _fits_one_pass(made, target, row_bytes):
+        depth = static(made.depth, depth)
+        blocks = -(-tile_count // _tiles_of_deep_pass(target, made, rows))
     source = _source(made, target, blocks, vectors * lanes)
     tiles, panels = _chunk_shape(made, tile_count, panel_count, blocks)
     if config.get("FRAME_GRAIN"):
@@ -107,7 +121,7 @@ def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
         depth,
         tiles,
         panels,
-        _copies_left(made, panel_count),
+        _copies_left(made, panel_count, blocks),
         source,
     )
     return replace(plan, panels=max(1, min(panels, _most_panels(plan))))
@@ -128,11 +142,25 @@ def _most_tiles(target: TargetDescription, made: Product, rows: int, depth: int)
     return max(2, (target.l2 or target.l1) * 2 // 3 // (rows * depth * made.dtype.itemsize))
 
 
+def _fits_one_pass(made: Product, target: TargetDescription, row_bytes: int) -> bool:
+    """Whether one pass over the whole depth beats several that stay in the first-level cache.
+
+    Sums are then written once and never read; panels stream from the second-level cache.
+    """
+    return isinstance(made.depth, int) and made.depth * row_bytes * _DEEP <= target.l2
+
+
+def _tiles_of_deep_pass(target: TargetDescription, made: Product, rows: int) -> int:
+    """How many tiles of the left operand take two fifths of the second-level cache."""
+    depth = max(1, static(made.depth, _DEPTH))
+    return max(2, target.l2 * 2 // 5 // (rows * depth * made.dtype.itemsize))
+
+
 def _most_panels(plan: GemmPlan) -> int:
     """How many panels of sums, and of packed columns, fit into the local memory of a chunk."""
     size = plan.columns * plan.product.dtype.itemsize
     sums = plan.panels
-    if not plan.is_single_pass:
+    if plan.holds_sums:
         sums = _LOCAL // (plan.tiles * plan.rows * size)
     packed = _LOCAL // (plan.depth * size) if plan.source is Source.CHUNK else plan.panels
     return min(sums, packed)
@@ -193,18 +221,19 @@ def runs_across_depth(matrix: Matrix) -> bool:
     return matrix.view is not None and _runs_along(matrix, not matrix.is_left)
 
 
-def _copies_left(made: Product, panels: int) -> bool:
+def _copies_left(made: Product, panels: int, blocks: int) -> bool:
     """Whether to pack the left operand.
 
-    Rows that are contiguous along depth are read in place: packing them gains nothing that can be
-    measured. Columns are read in place if they are short, or not read often.
+    Rows that are contiguous along depth are packed where one block of them meets many panels, each
+    of which reads them again; otherwise they are read in place. Columns are read in place if they
+    are short, or not read often.
     """
     left = made.left
     if left.view is None or left.value.dtype != made.dtype:
         return True
-    if runs_along_depth(left):
-        return False
     rows, depth = static(made.rows, _SYMBOLIC), static(made.depth, _DEPTH)
+    if runs_along_depth(left):
+        return blocks == 1 and panels >= _OFTEN and rows * depth >= _LARGE
     often = panels >= _REUSE and rows * depth >= _LARGE
     return often or depth > _SHORT or not runs_across_depth(left)
 
