@@ -182,6 +182,7 @@ def lines(seeds: int, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
+    """Print one JSON line a run, and one for the medians of a network."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds (default: 5)")
     parser.add_argument("--quick", action="store_true", help="a few epochs only")

@@ -62,6 +62,7 @@ def timed(function: Callable[[], object], repeats: int) -> float:
 
 
 def calls(address: int) -> None:
+    """Time a call of native code by each way that Python has for it."""
     context = (WORD * 10)()
     place = ctypes.addressof(context)
     ffi = cffi.FFI()
@@ -79,6 +80,7 @@ def calls(address: int) -> None:
 
 
 def fork_joins(pool: Pool, loaded: elf.LoadedObject) -> None:
+    """Time launches of the pool: back to back, from Python, and after a sleep of its workers."""
     kernel = loaded.symbol("nothing")
     repeat = ctypes.CFUNCTYPE(WORD, POINTER, POINTER, POINTER, WORD, WORD)(loaded.symbol("repeat"))
     launch = ctypes.CFUNCTYPE(None, POINTER, POINTER, POINTER, WORD)(pool.launch_address)
@@ -99,6 +101,7 @@ def fork_joins(pool: Pool, loaded: elf.LoadedObject) -> None:
 
 
 def main() -> None:
+    """Print one JSON line a case."""
     loaded = elf.load(llvm.compile_ir(TEXT, host_target()))
     pool = get_pool()
     calls(loaded.symbol("entry"))

@@ -18,3 +18,8 @@ def __getattr__(name: str) -> object:
     import importlib
 
     return getattr(importlib.import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(_EXPORTS)

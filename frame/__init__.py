@@ -93,6 +93,8 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "__version__": ("frame._version", "__version__"),
 }
 
+__all__ = tuple(_EXPORTS)
+
 
 def __getattr__(name: str) -> Any:
     """Load a public name on demand (PEP 562)."""
@@ -109,4 +111,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*_EXPORTS, *(name for name in globals() if name.startswith("__"))})

@@ -86,3 +86,8 @@ __all__ = [
     "silu",
     "tanh_act",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

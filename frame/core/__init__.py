@@ -112,4 +112,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    """Return the public names."""
+    return sorted(_HOME)

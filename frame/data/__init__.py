@@ -7,3 +7,8 @@ from frame.data.datasets import Dataset, TensorDataset
 from frame.data.loader import DataLoader
 
 __all__ = ["DataLoader", "Dataset", "Digits", "TensorDataset", "digits"]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -21,3 +21,8 @@ __all__ = [
     "parse_safetensors",
     "save_weights",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

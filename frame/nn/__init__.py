@@ -112,3 +112,8 @@ __all__ = (
     "xavier_uniform",
     "zeros",
 )
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -62,6 +62,20 @@ def _same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, 
     return top, total[0] - top, left, total[1] - left
 
 
+def _around(
+    padding: Pair | str, kernel: Sequence[int], stride: tuple[int, int], dilation: Sequence[int]
+) -> tuple[int, int, int, int]:
+    """Return (top, bottom, left, right) of the numbers, or of "same", which keeps the size."""
+    if not isinstance(padding, str):
+        return _padding("padding", padding)
+    if padding != "same" or stride != (1, 1):
+        raise InvalidArgumentError(
+            f"padding must be numbers, or 'same' with a stride of 1; got {padding!r} with a "
+            f"stride of {stride}"
+        )
+    return _same_padding(kernel, dilation)
+
+
 def _layer(
     kind: str,
     builder: Builder,
@@ -173,34 +187,24 @@ def Conv2d(
         dtype: the dtype of the parameters.
         init: the initialiser of the weight.
     """
-    kernel = _pair("kernel_size", kernel_size)
-    steps, spread = _pair("stride", stride), _pair("dilation", dilation)
     for what, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
         if _positive(what, channels) % _positive("groups", groups):
             raise InvalidArgumentError(f"{what}, {channels}, must divide into {groups} groups")
-    if isinstance(padding, str):
-        if padding != "same" or steps != (1, 1):
-            raise InvalidArgumentError(
-                f"padding must be numbers, or 'same' with a stride of 1; got {padding!r} with a "
-                f"stride of {steps}"
-            )
-        around = _same_padding(kernel, spread)
-    else:
-        around = _padding("padding", padding)
-    shape = (out_channels, in_channels // groups, *kernel)
-    specs = [param(shape, init or kaiming_uniform(TORCH_GAIN), dtype=dtype, name="weight")]
-    if bias:
-        specs.append(_bias(out_channels, math.prod(shape[1:]), dtype))
+    kernel, steps = _pair("kernel_size", kernel_size), _pair("stride", stride)
+    spread = _pair("dilation", dilation)
     options = {
         "in_channels": in_channels,
         "out_channels": out_channels,
         "kernel_size": kernel,
         "stride": steps,
-        "padding": around,
+        "padding": _around(padding, kernel, steps, spread),
         "dilation": spread,
         "groups": groups,
         "bias": bias,
     }
+    shape = (out_channels, in_channels // groups, *kernel)
+    specs = [param(shape, init or kaiming_uniform(TORCH_GAIN), dtype=dtype, name="weight")]
+    specs += [_bias(out_channels, math.prod(shape[1:]), dtype)] if bias else []
     return _layer("Conv2d", _build_conv2d, options, specs, name)
 
 

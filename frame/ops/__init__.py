@@ -56,3 +56,8 @@ def __getattr__(name: str) -> Callable[..., Any]:
     if record is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return api.builder(record)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, ops that were registered later among them."""
+    return sorted({*__all__, *api.functions()})

@@ -21,6 +21,8 @@ _EXPORTS = {
     "unregister_backend": "frame.runtime.backends",
 }
 
+__all__ = tuple(_EXPORTS)
+
 
 def __getattr__(name: str) -> Any:
     """Load a public name on demand (PEP 562)."""
@@ -32,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted({*globals(), *_EXPORTS})
+    return sorted(_EXPORTS)
 
 
 def _transfer(tensor: Tensor, device: Device) -> Tensor:

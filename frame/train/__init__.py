@@ -21,3 +21,8 @@ __all__ = [
     "evaluate",
     "fit",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)
