@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from frame.backends.cpu import elf, llvm, threads
-from frame.backends.cpu.pool_ir import COUNTER_STRIDE, FIELDS, HOST, pool_module
+from frame.backends.cpu.pool_ir import FIELDS, HOST, SLOT, SLOT_STRIDE, pool_module
 from frame.backends.cpu.target import host_architecture, named_target
 from frame.core import config
 from frame.core.errors import InternalError, InvalidArgumentError
@@ -41,7 +41,7 @@ SPIN_NANOSECONDS = 50_000
 _SHUTDOWN_SECONDS = 2.0  # a kernel that a daemon thread left running doesn't hold up the exit
 _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
 _BASELINE = {"x86_64": "x86-64", "aarch64": "armv8-a"}
-_SIZE = FIELDS["counters"] + COUNTER_STRIDE * MOST_THREADS
+_SIZE = FIELDS["slots"] + SLOT_STRIDE * MOST_THREADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Pool:
     """
 
     __slots__ = (
-        "_code", "_image", "_workers", "address", "clock_address", "fail_address",
+        "_code", "_image", "_most", "_workers", "address", "clock_address", "fail_address",
         "launch_address", "ready", "threads",
     )  # fmt: skip
 
@@ -72,6 +72,7 @@ class Pool:
         self._code = code
         self._image = mmap.mmap(-1, _SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._workers: list[threading.Thread] = []
+        self._most = 0  # threads that the pool has ever had
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._image))
         self.launch_address = code.launch
         self.fail_address = code.fail
@@ -86,9 +87,7 @@ class Pool:
 
     def worker_chunks(self) -> tuple[int, ...]:
         """Return how many chunks each worker has run since the pool was started."""
-        base = self.address + FIELDS["counters"]
-        offsets = range(0, COUNTER_STRIDE * len(self._workers), COUNTER_STRIDE)
-        return tuple(ctypes.c_int64.from_address(base + offset).value for offset in offsets)
+        return tuple(self._counter(index).value for index in range(len(self._workers)))
 
     def _start(self, count: int) -> None:
         """Start the workers of a pool of `count` threads, the caller of a launch included."""
@@ -99,7 +98,9 @@ class Pool:
         ctypes.c_int64.from_address(self.address + FIELDS["spin"]).value = (
             SPIN_NANOSECONDS // 25 if crowded else SPIN_NANOSECONDS
         )
-        ctypes.memset(self.address + FIELDS["counters"], 0, COUNTER_STRIDE * count)
+        self._most = max(self._most, count)
+        for index in range(count - 1):
+            self._counter(index).value = 0
         self._workers = _start_threads(self._code, self.address, count - 1)
         self._int32("workers").value = len(self._workers)
         self.threads = len(self._workers) + 1
@@ -116,13 +117,16 @@ class Pool:
 
     def _forget_workers(self) -> None:
         """In a forked child: no worker came along, and no launch of the parent ends here."""
-        generation = ctypes.c_int64.from_address(self.address).value
-        ctypes.memset(self.address, 0, FIELDS["counters"])
-        ctypes.c_int64.from_address(self.address).value = generation & -(1 << 24)
+        ctypes.memset(self.address, 0, FIELDS["slots"] + SLOT_STRIDE * self._most)
         _initialise_locks(self.address)
         self._workers = []
         self.threads = 1
         self.ready = False
+
+    def _counter(self, index: int) -> ctypes.c_int64:
+        """Return how many chunks a worker has run, as the word that it counts in."""
+        slot = self.address + FIELDS["slots"] + SLOT_STRIDE * (index + 1)
+        return ctypes.c_int64.from_address(slot + SLOT["counter"])
 
     def _int32(self, field: str) -> ctypes.c_int32:
         return ctypes.c_int32.from_address(self.address + FIELDS[field])

@@ -1,30 +1,40 @@
 """The thread pool as LLVM IR text: launch, worker loop, failure report and clock.
 
-Words of the pool structure (`FIELDS`), which Python allocates and never moves. A job is published
-and claimed through one atomic word:
+Words of the pool structure (`FIELDS`), which Python allocates and never moves. A job is shared out
+to the caller and the workers: each has a slot (`SLOT`) with an equal run of chunks, published and
+claimed through the one atomic word of the slot:
 
-    state = generation << 24 | chunks that nobody has claimed yet
+    word = generation << 24 | chunks of this run that nobody has claimed yet
 
-    launch: kernel, args, base, count := job    (release)
-            state := (generation + 1, count)    then wake sleepers, if there are any
-    claim:  seen := state; stop if no chunk is left
-            read the job                        (acquire)
-            state: seen -> seen - 1             compare and swap; retry when it fails
-            run chunk base + count - left(seen)
+    launch: kernel, args, limit of the slot := its part of the job      (release)
+            word := (generation + 1, length of the run)                 (release)
+            and so on for each slot, then wake sleepers, if there are any
+    claim:  seen := word; stop if no chunk is left
+            read the job in the slot                                    (acquire)
+            word: seen -> seen - 1                                      compare and swap; retry
+            run chunk limit - left(seen)
 
-Why a late worker can't mix two jobs: a new job is written only after the old count reached zero.
-A worker that read a word of the new job therefore sees, in its compare and swap, a state that is
-not `seen`, because the zero happened before the word that it read. The generation keeps the states
-of two jobs with equal counts apart; its 40 bits wrap after days of back to back launches, during
-which a worker would have to stand between two instructions.
+A thread empties its own slot first and then helps the others, so that it works on the same part of
+an array in each call: what it wrote is still in its cache, and moving a line that another core has
+written costs several times a read from that cache.
 
-The caller claims chunks as well. It waits until `finished`, the number of chunks that workers have
-done, equals the number that it did not claim itself: never for a worker to wake.
+Why a late worker can't mix two jobs: a slot is written only after all words of the old job reached
+zero. A worker that read a field of a later job therefore sees, in its compare and swap, a word that
+is not `seen`, because the zero happened before the field that it read. The generation keeps the
+words of two jobs with equal counts apart; its 40 bits wrap after days of back to back launches,
+during which a worker would have to stand between two instructions.
+
+The caller helps as well. It waits until workers have finished the chunks that it did not run
+itself: never for a worker to wake. `finished` counts those chunks and never starts anew, and
+`completed` is what it was before this job. A worker adds what it ran when the slot that it works on
+is empty. Until then the job is open, because the caller can't see the sum before.
 
 Sleep and wake, both ways, follow one pattern with sequentially consistent accesses: the sleeper
 announces itself and then looks again, the waker changes the word and then looks for sleepers, so
-one of the two sees the other. `sleepers` counts workers that need a wake; a waker takes off those
-that it woke, so that a launch during the wake-up costs no second system call.
+one of the two sees the other. (A launch writes several words and orders them by one fence.)
+`sleepers` counts workers that need a wake; a waker takes off those that it woke, so that a launch
+during the wake-up costs no second system call. A worker looks at its own slot alone, and a launch
+wakes sleepers only if one of them has a slot in the job: small jobs leave the other workers asleep.
 
 Kernels run with the usual floating-point control word (round to nearest, denormals kept) in
 whichever thread, so that a library that changed the caller's word can't make a result depend on who
@@ -41,29 +51,42 @@ from frame.core.errors import UnimplementedError
 CHUNK_BITS = 24
 """Bits of the state word that count chunks; a larger launch runs as several jobs."""
 
-COUNTER_STRIDE = 128
-"""Bytes between the counters of two workers: two cache lines, which adjacent prefetch pairs."""
+SLOT_STRIDE = 128
+"""Bytes between the slots of two threads: two cache lines, which adjacent prefetch pairs."""
 
 FIELDS: Mapping[str, int] = {
-    "state": 0,
+    "finished": 0,
+    "waiting": 4,
+    "busy": 128,
+    "workers": 132,
+    "generation": 136,
+    "completed": 144,
+    "sleepers": 256,
+    "wake": 260,
+    "stop": 264,
+    "spin": 384,
+    "portable": 392,
+    "mutex": 448,
+    "condition": 576,
+    "slots": 768,
+}
+"""Byte offsets in the pool structure. Lines that different threads write are 128 bytes apart.
+
+`generation` and `completed` belong to the caller that holds `busy`. Slot 0 is the caller's.
+"""
+
+SLOT: Mapping[str, int] = {
+    "word": 0,
     "kernel": 8,
     "args": 16,
-    "base": 24,
-    "count": 32,
-    "finished": 128,
-    "waiting": 132,
-    "busy": 256,
-    "workers": 260,
-    "sleepers": 384,
-    "wake": 388,
-    "stop": 392,
-    "spin": 512,
-    "portable": 520,
-    "mutex": 576,
-    "condition": 704,
-    "counters": 896,
+    "limit": 24,
+    "counter": 64,
+    "asleep": 72,
 }
-"""Byte offsets in the pool structure. Lines that different threads write are 128 bytes apart."""
+"""Byte offsets in a slot: the job, then what its worker writes, in a line of its own.
+
+`limit` is the last chunk of the run plus one; `counter` is how many chunks the worker has run.
+"""
 
 HOST: tuple[str, ...] = (
     "clock_gettime",
@@ -129,7 +152,7 @@ def pool_module(architecture: str) -> str:
     if architecture not in _RELAX:
         raise UnimplementedError(f"expected x86_64 or aarch64, received {architecture!r}")
     relax = _RELAX[architecture]
-    names = {name: str(offset) for name, offset in FIELDS.items()}
+    names = {name: str(offset) for name, offset in {**FIELDS, **SLOT}.items()}
     return Template(_MODULE).substitute(
         names,
         relax=relax,
@@ -140,7 +163,7 @@ def pool_module(architecture: str) -> str:
         host_words=len(HOST),
         chunk_bits=CHUNK_BITS,
         most=(1 << CHUNK_BITS) - 1,
-        stride=COUNTER_STRIDE,
+        stride=SLOT_STRIDE,
         futex_wait=_FUTEX_WAIT,
         futex_wake=_FUTEX_WAKE,
         **{f"host_{name}": 8 * index for index, name in enumerate(HOST)},
@@ -239,7 +262,7 @@ jobs:
   %left = sub i64 %chunks, %base
   %large = icmp ugt i64 %left, $most
   %count = select i1 %large, i64 $most, i64 %left
-  call void @run_job(ptr %pool, ptr %kernel, ptr %args, i64 %base, i64 %count)
+  call void @run_job(ptr %pool, ptr %kernel, ptr %args, i64 %base, i64 %count, i32 %workers)
   %next = add i64 %base, %count
   %more = icmp slt i64 %next, %chunks
   br i1 %more, label %jobs, label %release
@@ -260,68 +283,149 @@ done:
 }
 
 ; The caller's part of one job; it holds `busy`.
-define internal void @run_job(ptr %pool, ptr %kernel, ptr %args, i64 %base, i64 %count) #0 {
+define internal void @run_job(ptr %pool, ptr %kernel, ptr %args, i64 %base, i64 %count,
+                              i32 %workers) #0 {
 entry:
-  %state_at = getelementptr i8, ptr %pool, i64 $state
-  %kernel_at = getelementptr i8, ptr %pool, i64 $kernel
-  %args_at = getelementptr i8, ptr %pool, i64 $args
-  %base_at = getelementptr i8, ptr %pool, i64 $base
-  %count_at = getelementptr i8, ptr %pool, i64 $count
-  %finished_at = getelementptr i8, ptr %pool, i64 $finished
   %sleepers_at = getelementptr i8, ptr %pool, i64 $sleepers
-  store atomic ptr %kernel, ptr %kernel_at release, align 8
-  store atomic ptr %args, ptr %args_at release, align 8
-  store atomic i64 %base, ptr %base_at release, align 8
-  store atomic i64 %count, ptr %count_at release, align 8
-  store atomic i32 0, ptr %finished_at monotonic, align 4
-  %before = load atomic i64, ptr %state_at monotonic, align 8
-  %generation = lshr i64 %before, $chunk_bits
-  %next_generation = add i64 %generation, 1
-  %high = shl i64 %next_generation, $chunk_bits
-  %open = or i64 %high, %count
-  store atomic i64 %open, ptr %state_at seq_cst, align 8
+  %completed_at = getelementptr i8, ptr %pool, i64 $completed
+  %wide = zext i32 %workers to i64
+  %threads = add i64 %wide, 1
+  %enough = icmp ult i64 %threads, %count
+  %parts = select i1 %enough, i64 %threads, i64 %count
+  call void @publish(ptr %pool, ptr %kernel, ptr %args, i64 %base, i64 %count, i64 %parts)
+  fence seq_cst
   %asleep = load atomic i32, ptr %sleepers_at seq_cst, align 4
   %any_asleep = icmp sgt i32 %asleep, 0
-  br i1 %any_asleep, label %rouse, label %claim
-rouse:
-  %helpers = sub i64 %count, 1
-  call void @rouse(ptr %pool, i64 %helpers)
-  br label %claim
-claim:
-  %own = phi i64 [ 0, %entry ], [ 0, %rouse ], [ %own, %take ], [ %own_next, %run ]
-  %seen = load atomic i64, ptr %state_at acquire, align 8
-  %left = and i64 %seen, $most
-  %closed = icmp eq i64 %left, 0
-  br i1 %closed, label %closing, label %take
-take:
-  %less = sub i64 %seen, 1
-  %pair = cmpxchg weak ptr %state_at, i64 %seen, i64 %less acq_rel monotonic, align 8
-  %got = extractvalue { i64, i1 } %pair, 1
-  br i1 %got, label %run, label %claim
-run:
-  %index = sub i64 %count, %left
-  %chunk = add i64 %base, %index
-  call void %kernel(ptr %args, i64 %chunk)
-  %own_next = add i64 %own, 1
-  br label %claim
+  br i1 %any_asleep, label %call, label %help
+call:
+  call void @call_helpers(ptr %pool, i64 %parts)
+  br label %help
+help:
+  %part = phi i64 [ 0, %entry ], [ 0, %call ], [ %part_next, %help ]
+  %own = phi i64 [ 0, %entry ], [ 0, %call ], [ %own_next, %help ]
+  %slot = call ptr @slot(ptr %pool, i64 %part)
+  %ran = call i64 @empty(ptr %slot)
+  %own_next = add i64 %own, %ran
+  %part_next = add i64 %part, 1
+  %more = icmp ult i64 %part_next, %parts
+  br i1 %more, label %help, label %closing
 closing:
-  %others = sub i64 %count, %own
+  %others = sub i64 %count, %own_next
   %shared = icmp ne i64 %others, 0
   br i1 %shared, label %await, label %done
 await:
-  call void @await(ptr %pool, i64 %others)
+  %others_word = trunc i64 %others to i32
+  %completed = load i32, ptr %completed_at
+  %goal = add i32 %completed, %others_word
+  store i32 %goal, ptr %completed_at
+  call void @await(ptr %pool, i32 %goal)
   br label %done
 done:
   ret void
 }
 
-; Return when workers have finished `target` chunks of this job: spin, then sleep.
-define internal void @await(ptr %pool, i64 %target) #0 {
+define internal ptr @slot(ptr %pool, i64 %index) #2 {
+  %slots = getelementptr i8, ptr %pool, i64 $slots
+  %offset = mul i64 %index, $stride
+  %slot = getelementptr i8, ptr %slots, i64 %offset
+  ret ptr %slot
+}
+
+; Share a job out to the first `parts` slots; the first ones get one chunk more.
+define internal void @publish(ptr %pool, ptr %kernel, ptr %args, i64 %base, i64 %count,
+                              i64 %parts) #0 {
+entry:
+  %generation_at = getelementptr i8, ptr %pool, i64 $generation
+  %before = load i64, ptr %generation_at
+  %generation = add i64 %before, 1
+  store i64 %generation, ptr %generation_at
+  %high = shl i64 %generation, $chunk_bits
+  %even = udiv i64 %count, %parts
+  %rest = urem i64 %count, %parts
+  br label %share
+share:
+  %part = phi i64 [ 0, %entry ], [ %part_next, %share ]
+  %start = phi i64 [ %base, %entry ], [ %limit, %share ]
+  %larger = icmp ult i64 %part, %rest
+  %one = zext i1 %larger to i64
+  %length = add i64 %even, %one
+  %limit = add i64 %start, %length
+  %open = or i64 %high, %length
+  %slot = call ptr @slot(ptr %pool, i64 %part)
+  %kernel_at = getelementptr i8, ptr %slot, i64 $kernel
+  %args_at = getelementptr i8, ptr %slot, i64 $args
+  %limit_at = getelementptr i8, ptr %slot, i64 $limit
+  store atomic ptr %kernel, ptr %kernel_at release, align 8
+  store atomic ptr %args, ptr %args_at release, align 8
+  store atomic i64 %limit, ptr %limit_at release, align 8
+  store atomic i64 %open, ptr %slot release, align 8
+  %part_next = add i64 %part, 1
+  %more = icmp ult i64 %part_next, %parts
+  br i1 %more, label %share, label %done
+done:
+  ret void
+}
+
+; Claim and run chunks of a slot until none is left; return how many.
+define internal i64 @empty(ptr %slot) #0 {
+entry:
+  %kernel_at = getelementptr i8, ptr %slot, i64 $kernel
+  %args_at = getelementptr i8, ptr %slot, i64 $args
+  %limit_at = getelementptr i8, ptr %slot, i64 $limit
+  br label %claim
+claim:
+  %ran = phi i64 [ 0, %entry ], [ %ran, %take ], [ %ran_next, %run ]
+  %seen = load atomic i64, ptr %slot acquire, align 8
+  %left = and i64 %seen, $most
+  %closed = icmp eq i64 %left, 0
+  br i1 %closed, label %done, label %take
+take:
+  %kernel = load atomic ptr, ptr %kernel_at acquire, align 8
+  %args = load atomic ptr, ptr %args_at acquire, align 8
+  %limit = load atomic i64, ptr %limit_at acquire, align 8
+  %less = sub i64 %seen, 1
+  %pair = cmpxchg weak ptr %slot, i64 %seen, i64 %less acq_rel monotonic, align 8
+  %got = extractvalue { i64, i1 } %pair, 1
+  br i1 %got, label %run, label %claim
+run:
+  %chunk = sub i64 %limit, %left
+  call void %kernel(ptr %args, i64 %chunk)
+  %ran_next = add i64 %ran, 1
+  br label %claim
+done:
+  ret i64 %ran
+}
+
+; Wake as many sleepers as have a slot among the first `parts`.
+define internal void @call_helpers(ptr %pool, i64 %parts) #1 {
+entry:
+  br label %look
+look:
+  %part = phi i64 [ 1, %entry ], [ %part_next, %look ]
+  %count = phi i64 [ 0, %entry ], [ %count_next, %look ]
+  %slot = call ptr @slot(ptr %pool, i64 %part)
+  %asleep_at = getelementptr i8, ptr %slot, i64 $asleep
+  %asleep = load atomic i64, ptr %asleep_at acquire, align 8
+  %count_next = add i64 %count, %asleep
+  %part_next = add i64 %part, 1
+  %more = icmp ult i64 %part_next, %parts
+  br i1 %more, label %look, label %counted
+counted:
+  %some = icmp ne i64 %count_next, 0
+  br i1 %some, label %rouse, label %done
+rouse:
+  call void @rouse(ptr %pool, i64 %count_next)
+  br label %done
+done:
+  ret void
+}
+
+; Return when `finished` has come to `goal`: spin, then sleep.
+define internal void @await(ptr %pool, i32 %goal) #0 {
 entry:
   %finished_at = getelementptr i8, ptr %pool, i64 $finished
   %waiting_at = getelementptr i8, ptr %pool, i64 $waiting
   %spin_at = getelementptr i8, ptr %pool, i64 $spin
-  %goal = trunc i64 %target to i32
   %spin_for = load i64, ptr %spin_at
   br label %spin
 spin:
@@ -361,19 +465,17 @@ done:
   ret void
 }
 
-; A worker's life: claim, spin for a while, sleep; return after frame_stop.
+; A worker's life: work, spin for a while, sleep; return after frame_stop.
 define dso_local void @frame_worker(ptr %pool, i64 %index) #0 {
 entry:
-  %state_at = getelementptr i8, ptr %pool, i64 $state
   %stop_at = getelementptr i8, ptr %pool, i64 $stop
   %spin_at = getelementptr i8, ptr %pool, i64 $spin
-  %counters = getelementptr i8, ptr %pool, i64 $counters
-  %counter_offset = mul i64 %index, $stride
-  %counter_at = getelementptr i8, ptr %counters, i64 %counter_offset
+  %number = add i64 %index, 1
+  %slot = call ptr @slot(ptr %pool, i64 %number)
   call void @write_control(i64 $control_usual)
   br label %work
 work:
-  call void @claim_all(ptr %pool, ptr %counter_at)
+  call void @help_all(ptr %pool, ptr %slot)
   %idle_since = call i64 @frame_clock()
   %spin_for = load i64, ptr %spin_at
   %deadline = add i64 %idle_since, %spin_for
@@ -381,7 +483,7 @@ work:
 spin:
   %round = phi i64 [ 0, %work ], [ %round_next, %look ], [ 0, %late ]
   call void $relax
-  %seen = load atomic i64, ptr %state_at acquire, align 8
+  %seen = load atomic i64, ptr %slot acquire, align 8
   %left = and i64 %seen, $most
   %open = icmp ne i64 %left, 0
   br i1 %open, label %work, label %check
@@ -398,65 +500,67 @@ late:
   %spin_on = icmp slt i64 %now, %deadline
   br i1 %spin_on, label %spin, label %sleep
 sleep:
-  call void @doze(ptr %pool)
+  call void @doze(ptr %pool, ptr %slot)
   br label %work
 exit:
   ret void
 }
 
-; Claim and run chunks until none is left.
-define internal void @claim_all(ptr %pool, ptr %counter_at) #0 {
+; Empty the worker's own slot, then help the other threads with theirs.
+define internal void @help_all(ptr %pool, ptr %own) #0 {
 entry:
-  %state_at = getelementptr i8, ptr %pool, i64 $state
-  %kernel_at = getelementptr i8, ptr %pool, i64 $kernel
-  %args_at = getelementptr i8, ptr %pool, i64 $args
-  %base_at = getelementptr i8, ptr %pool, i64 $base
-  %count_at = getelementptr i8, ptr %pool, i64 $count
-  %finished_at = getelementptr i8, ptr %pool, i64 $finished
-  %waiting_at = getelementptr i8, ptr %pool, i64 $waiting
-  br label %claim
-claim:
-  %seen = load atomic i64, ptr %state_at acquire, align 8
-  %left = and i64 %seen, $most
-  %closed = icmp eq i64 %left, 0
-  br i1 %closed, label %done, label %take
-take:
-  %kernel = load atomic ptr, ptr %kernel_at acquire, align 8
-  %args = load atomic ptr, ptr %args_at acquire, align 8
-  %base = load atomic i64, ptr %base_at acquire, align 8
-  %count = load atomic i64, ptr %count_at acquire, align 8
-  %less = sub i64 %seen, 1
-  %pair = cmpxchg weak ptr %state_at, i64 %seen, i64 %less acq_rel monotonic, align 8
-  %got = extractvalue { i64, i1 } %pair, 1
-  br i1 %got, label %run, label %claim
-run:
-  %index = sub i64 %count, %left
-  %chunk = add i64 %base, %index
-  call void %kernel(ptr %args, i64 %chunk)
-  %chunks = load i64, ptr %counter_at
-  %chunks_next = add i64 %chunks, 1
-  store i64 %chunks_next, ptr %counter_at
-  %before = atomicrmw add ptr %finished_at, i32 1 seq_cst, align 4
-  %waiting = load atomic i32, ptr %waiting_at seq_cst, align 4
-  %somebody = icmp ne i32 %waiting, 0
-  br i1 %somebody, label %notify, label %claim
-notify:
-  %woken = call i32 @wake(ptr %pool, ptr %finished_at, i32 1)
-  br label %claim
+  %workers_at = getelementptr i8, ptr %pool, i64 $workers
+  call void @help(ptr %pool, ptr %own, ptr %own)
+  %workers = load atomic i32, ptr %workers_at monotonic, align 4
+  %last = zext i32 %workers to i64
+  br label %next
+next:
+  %part = phi i64 [ 0, %entry ], [ %part_next, %next ]
+  %slot = call ptr @slot(ptr %pool, i64 %part)
+  call void @help(ptr %pool, ptr %slot, ptr %own)
+  %part_next = add i64 %part, 1
+  %more = icmp ule i64 %part_next, %last
+  br i1 %more, label %next, label %done
 done:
   ret void
 }
 
-; Sleep until the next wake, unless there is work or a stop already.
-define internal void @doze(ptr %pool) #1 {
+; Empty a slot and count its chunks as finished; the worker's own slot counts what it has run.
+define internal void @help(ptr %pool, ptr %slot, ptr %own) #0 {
 entry:
-  %state_at = getelementptr i8, ptr %pool, i64 $state
+  %finished_at = getelementptr i8, ptr %pool, i64 $finished
+  %waiting_at = getelementptr i8, ptr %pool, i64 $waiting
+  %counter_at = getelementptr i8, ptr %own, i64 $counter
+  %ran = call i64 @empty(ptr %slot)
+  %none = icmp eq i64 %ran, 0
+  br i1 %none, label %done, label %count
+count:
+  %chunks = load i64, ptr %counter_at
+  %chunks_next = add i64 %chunks, %ran
+  store i64 %chunks_next, ptr %counter_at
+  %ran_word = trunc i64 %ran to i32
+  %before = atomicrmw add ptr %finished_at, i32 %ran_word seq_cst, align 4
+  %waiting = load atomic i32, ptr %waiting_at seq_cst, align 4
+  %somebody = icmp ne i32 %waiting, 0
+  br i1 %somebody, label %notify, label %done
+notify:
+  %woken = call i32 @wake(ptr %pool, ptr %finished_at, i32 1)
+  br label %done
+done:
+  ret void
+}
+
+; Sleep until the next wake, unless there is work in the slot or a stop already.
+define internal void @doze(ptr %pool, ptr %slot) #1 {
+entry:
+  %asleep_at = getelementptr i8, ptr %slot, i64 $asleep
   %sleepers_at = getelementptr i8, ptr %pool, i64 $sleepers
   %wake_at = getelementptr i8, ptr %pool, i64 $wake
   %stop_at = getelementptr i8, ptr %pool, i64 $stop
+  store atomic i64 1, ptr %asleep_at release, align 8
   %before = atomicrmw add ptr %sleepers_at, i32 1 seq_cst, align 4
   %ticket = load atomic i32, ptr %wake_at seq_cst, align 4
-  %seen = load atomic i64, ptr %state_at seq_cst, align 8
+  %seen = load atomic i64, ptr %slot seq_cst, align 8
   %left = and i64 %seen, $most
   %stop = load atomic i32, ptr %stop_at seq_cst, align 4
   %open = icmp ne i64 %left, 0
@@ -471,6 +575,7 @@ up:
   %again = atomicrmw sub ptr %sleepers_at, i32 1 seq_cst, align 4
   br label %done
 done:
+  store atomic i64 0, ptr %asleep_at release, align 8
   ret void
 }
 

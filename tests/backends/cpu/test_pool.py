@@ -18,7 +18,7 @@ import pytest
 from frame.backends.cpu import elf
 from frame.backends.cpu import pool as pool_module
 from frame.backends.cpu.pool import Pool, get_pool, pool_object, set_num_threads
-from frame.backends.cpu.pool_ir import CHUNK_BITS, FIELDS
+from frame.backends.cpu.pool_ir import CHUNK_BITS, FIELDS, SLOT, SLOT_STRIDE
 from frame.backends.cpu.pool_ir import pool_module as pool_text
 from frame.backends.cpu.target import host_architecture, named_target
 from frame.core.errors import InvalidArgumentError
@@ -60,11 +60,34 @@ def test_more_chunks_than_the_claim_word_counts(pool):
 
 
 def test_the_generation_wraps(pool):
-    state = ctypes.c_uint64.from_address(pool.address + FIELDS["state"])
-    state.value = ((1 << 40) - 2) << CHUNK_BITS
+    generation = ctypes.c_uint64.from_address(pool.address + FIELDS["generation"])
+    word = ctypes.c_uint64.from_address(pool.address + FIELDS["slots"])
+    generation.value = (1 << 40) - 2
     for _ in range(5):
         run_and_check(pool, 33)
-    assert state.value >> CHUNK_BITS == 3
+    assert word.value == 3 << CHUNK_BITS
+
+
+@pytest.mark.parametrize(
+    ("chunks", "limits"), [(2, [1, 2]), (3, [1, 2, 3]), (4, [2, 3, 4]), (200, [67, 134, 200])]
+)
+def test_each_thread_has_the_same_equal_part_in_every_launch(pool, chunks, limits):
+    for _ in range(20):
+        run_and_check(pool, chunks)
+        slots = pool.address + FIELDS["slots"]
+        for part, limit in enumerate(limits):
+            slot = slots + SLOT_STRIDE * part
+            assert WORD.from_address(slot + SLOT["limit"]).value == limit
+            assert WORD.from_address(slot).value & ((1 << CHUNK_BITS) - 1) == 0
+
+
+def test_a_smaller_pool_ignores_the_slots_of_a_larger_one(pool):
+    run_and_check(pool, 50)
+    set_num_threads(5)
+    run_and_check(pool, 50)
+    set_num_threads(2)
+    for _ in range(100):
+        run_and_check(pool, 50, work=100)
 
 
 def test_workers_take_part(pool):
@@ -459,5 +482,8 @@ def test_the_aarch64_code_runs_under_an_emulator():
         machine.reg_write(unicorn.arm64_const.UC_ARM64_REG_SP, stack + 0x8000)
         machine.emu_start(symbols["frame_launch"], stack)
     assert struct.unpack("<7q", bytes(machine.mem_read(counters, 56))) == (10,) * 6 + (0,)
-    state = struct.unpack("<q", bytes(machine.mem_read(pool, 8)))[0]
-    assert (state >> CHUNK_BITS, state & ((1 << CHUNK_BITS) - 1)) == (1, 0)
+    slots = pool + FIELDS["slots"]
+    words = [
+        struct.unpack("<q", bytes(machine.mem_read(slots + SLOT_STRIDE * k, 8)))[0] for k in (0, 1)
+    ]
+    assert words == [1 << CHUNK_BITS] * 2  # one job, both parts empty
