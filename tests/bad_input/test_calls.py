@@ -40,9 +40,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "text": (lambda m: m("abc", Y), "expected float32.*received dtype str"),
     "scalar": (lambda m: m(1.0, Y), r"'x'.*expected float32\[n, 8\], received shape \[\]"),
     "ragged": (lambda m: m([[1.0], [2, 3]], Y), "'x'.*expected an array of float32.*received list"),
-    "too few": (lambda m: m(X), r"expected 2 inputs \(x: .*y: .*\), received 1"),
-    "none at all": (lambda m: m(), "expected 2 inputs .*, received 0"),
-    "too many": (lambda m: m(X, Y, Y), "expected 2 inputs .*, received 3"),
+    "too few": (lambda m: m(X), r"needs the input 'y'; it takes x: .*y: "),
+    "none at all": (lambda m: m(), "needs the input .x.; it takes x: "),
+    "too many": (lambda m: m(X, Y, Y), "takes x: .*, y: .*, received 3 positional inputs"),
     "misnamed": (lambda m: m(X, z=Y), r"received 'z' which it does not take; it takes x.*y"),
     "twice": (lambda m: m(X, Y, x=X), "received 'x' twice"),
     "output shape": (
