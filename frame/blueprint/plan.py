@@ -191,6 +191,11 @@ class ArchPlan:
 
         return from_yaml(text)
 
+    def _repr_html_(self) -> str:
+        from frame.blueprint.table import layer_html
+
+        return layer_html(self)
+
     def __repr__(self) -> str:
         spec = self.input_spec
         form = "fused" if self.fused else "unfused"

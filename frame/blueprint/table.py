@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from frame.blueprint.layers import ArchLayer
 from frame.blueprint.shapes import multiply_adds, operations, parameter_count
+from frame.core import views
 
 if TYPE_CHECKING:
     from frame.blueprint.plan import ArchPlan
@@ -43,10 +44,21 @@ _HEADS = ("#", "path", "kind", "input", "output", "parameters", "MACs", "FLOPs")
 
 def layer_table(plan: ArchPlan) -> str:
     """Return the columns path, kind, shapes, parameters, multiply-adds (MACs) and operations."""
+    return "\n".join(_aligned([_HEADS, *_rows(plan)]))
+
+
+def layer_html(plan: ArchPlan) -> str:
+    """Return the columns of `layer_table` as HTML."""
+    form = "fused" if plan.fused else "unfused"
+    return views.table(_HEADS, _rows(plan), "rllllrrr", f"{len(plan.layers)} layers, {form}")
+
+
+def _rows(plan: ArchPlan) -> list[tuple[str, ...]]:
+    """Return a row a layer, and the sums."""
     rows = [_row(str(index), layer) for index, layer in enumerate(plan.layers)]
     totals = (plan.parameters, plan.multiply_adds, plan.operations)
     sums = ("", "", "total", "", str(list(plan.output_shape)), *(f"{n:,}" for n in totals))
-    return "\n".join(_aligned([_HEADS, *rows, sums]))
+    return [*rows, sums]
 
 
 def _row(index: str, layer: ArchLayer) -> tuple[str, ...]:

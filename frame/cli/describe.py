@@ -20,8 +20,11 @@ def port_facts(ports: tuple[Port, ...]) -> list[dict[str, str]]:
 
 def model_facts(model: CompiledModel) -> dict[str, Any]:
     """Return the signature, the parameters and the device of the entry that a call runs."""
+    from frame.runtime.summary import counts
+
     entry = model.entry(model.mode)
     signature = entry.signature
+    parameters, buffers = counts(model)
     values = {name: model.store.array(name) for name in model.params}
     return {
         "model": model.name,
@@ -30,7 +33,8 @@ def model_facts(model: CompiledModel) -> dict[str, Any]:
         "inputs": port_facts(entry.inputs),
         "outputs": port_facts(signature.outputs),
         "symbols": list(signature.symbols),
-        "parameters": sum(array.size for array in values.values()),
+        "parameters": parameters,
+        "buffers": buffers,
         "parameter_bytes": sum(array.nbytes for array in values.values()),
         "host_steps": list(model.host_steps),
     }
@@ -44,7 +48,9 @@ def model_text(data: dict[str, Any]) -> dict[str, Any]:
         **{name: data[name] for name in ("model", "backend", "target")},
         "inputs": "\n".join(f"{port['name']}: {port['type']}" for port in data["inputs"]),
         "outputs": "\n".join(f"{port['name']}: {port['type']}" for port in data["outputs"]),
-        "parameters": f"{data['parameters']:,} ({bytes_text(data['parameter_bytes'])})",
+        "parameters": f"{data['parameters']:,}",
+        "buffers": f"{data['buffers']:,} elements",
+        "memory of both": bytes_text(data["parameter_bytes"]),
     }
     if data["host_steps"]:
         rows["runs in numpy"] = ", ".join(data["host_steps"])

@@ -254,18 +254,18 @@ def _shown(length: int) -> Iterator[int | None]:
 def _html_table(plane: Array) -> str:
     if plane.size == 0:
         return "<p>no elements</p>"
-    rows = "".join(
-        "<tr>" + "".join(_cell(plane, row, column) for column in _shown(plane.shape[1])) + "</tr>"
-        for row in _shown(plane.shape[0])
-    )
-    return f'<table style="text-align:right">{rows}</table>'
+    from frame.core import views  # only notebooks need it
+
+    columns = list(_shown(plane.shape[1]))
+    rows = [[_text(plane, row, column) for column in columns] for row in _shown(plane.shape[0])]
+    return views.table((), rows, "r" * len(columns))
 
 
-def _cell(plane: Array, row: int | None, column: int | None) -> str:
+def _text(plane: Array, row: int | None, column: int | None) -> str:
     if row is None or column is None:
-        return "<td>&hellip;</td>"
+        return "\u2026"
     value = plane[row, column].item()
-    return f"<td>{_escape(f'{value:.5g}' if isinstance(value, float) else str(value))}</td>"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _rebuild(array: Array, device: str) -> Tensor:

@@ -20,7 +20,8 @@ _HEIGHT, _GAP_Y = 34, 30
 _PITCH = _HEIGHT + _GAP_Y
 _STYLE = (
     "font-family:ui-monospace,monospace;font-size:12px;line-height:1.4;"
-    "max-height:32em;overflow:auto;border:1px solid #8884;border-radius:4px;padding:8px;"
+    "max-height:32em;overflow:auto;scrollbar-color:#8888 transparent;"
+    "border:1px solid #8884;border-radius:4px;padding:8px;"
 )
 
 

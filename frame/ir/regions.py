@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from frame.core import views
 from frame.ir.graph import Graph, Node, Role, Value
 from frame.ir.memory import MemoryPlan, Purpose, Slot, Space, evaluate
 from frame.ir.offsets import align
@@ -82,6 +83,14 @@ class MemoryRegions:
         rows = tuple(_sum(region, (self[region], other[region])) for region in Region)
         kept = tuple(row for row in rows if row.buffers)
         return MemoryRegions(kept, self.arena_size + other.arena_size)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (row.region, str(row.buffers), f"{row.nbytes:,}", f"{row.at_peak:,}")
+            for row in self.rows
+        ]
+        sums = [("arena", "", f"{self.arena_size:,}", ""), ("total", "", f"{self.total:,}", "")]
+        return views.table(("region", "buffers", "bytes", "at peak"), [*rows, *sums], "lrrr")
 
     def __repr__(self) -> str:
         lines = [f"{'region':<20}{'buffers':>9}{'bytes':>16}{'at peak':>16}"]

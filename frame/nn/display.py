@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html as escaping
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from frame.core import views
 from frame.core.shapes import shape_text
 from frame.ir.graph import Role
 
@@ -59,31 +59,27 @@ def summary_rows(module: Module) -> list[tuple[str, str, str, int]]:
     return rows
 
 
+HEADS = ("path", "module", "own parameters", "elements")
+
+
 def html(module: Module) -> str:
     """Return a table with a row for each module, and the totals."""
-    cells = "".join(_row(row) for row in summary_rows(module))
     specs = module.parameters()
     buffers = sum(spec.size for spec in specs if spec.role is Role.BUFFER)
     total = sum(spec.size for spec in specs) - buffers
-    heads = "".join(
-        f'<th style="text-align:left">{head}</th>' for head in ("path", "module", "own parameters")
-    )
-    count = '<th style="text-align:right">elements</th>'
-    caption = f"{escaping.escape(module.name or module.kind)}: {total:,} parameters"
-    caption += f", {buffers:,} elements of buffers" if buffers else ""
-    return (
-        f'<table><caption style="text-align:left"><b>{caption}</b></caption>'
-        f"<thead><tr>{heads}{count}</tr></thead><tbody>{cells}</tbody></table>"
-    )
+    caption = f"{module.name or module.kind}: {count_text(total, buffers)}"
+    return views.table(HEADS, map(html_cells, summary_rows(module)), "lllr", caption)
 
 
-def _row(row: tuple[str, str, str, int]) -> str:
+def html_cells(row: tuple[str, str, str, int]) -> list[str | views.Cell]:
+    """Return the cells of a row of `summary_rows`; a path is moved in by its depth."""
     path, label, own, size = row
-    indent = path.count(".") * 1.2
-    return (
-        f'<tr><td style="text-align:left;padding-left:{indent + 0.5:.1f}em">'
-        f"{escaping.escape(path)}</td>"
-        f'<td style="text-align:left"><code>{escaping.escape(label)}</code></td>'
-        f'<td style="text-align:left"><code>{escaping.escape(own)}</code></td>'
-        f'<td style="text-align:right">{f"{size:,}" if size else ""}</td></tr>'
-    )
+    indented = views.Cell(path, indent=path.count("."))
+    code = (views.Cell(label, code=True), views.Cell(own, code=True))
+    return [indented, *code, f"{size:,}" if size else ""]
+
+
+def count_text(parameters: int, buffers: int) -> str:
+    """Return `2,762 parameters, 32 elements of buffers`: what is trained, and what is not."""
+    more = f", {buffers:,} elements of buffers" if buffers else ""
+    return f"{parameters:,} parameters{more}"

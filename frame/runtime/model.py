@@ -282,9 +282,12 @@ class CompiledModel:
         return summary_html(self)
 
     def __repr__(self) -> str:
-        count = sum(array.size for array in map(self.store.array, self.params))
+        from frame.runtime.summary import count_text, counts
+
         entries = ", ".join(self._entries) or "none yet"
-        return f"<CompiledModel {self.name}: {count:,} parameters, compiled entries: {entries}>"
+        return (
+            f"<CompiledModel {self.name}: {count_text(*counts(self))}, compiled entries: {entries}>"
+        )
 
 
 def compile(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from frame.core import views
 from frame.hal.interfaces import KernelTime
 from frame.ir.graph import Graph
 
@@ -99,12 +99,9 @@ class Profile:
         return f"{self.name}: {len(self.rows)} launches, {time_text(self.seconds)}{rate}"
 
     def _repr_html_(self) -> str:
-        heads = "".join(_cell("th", i, head) for i, head in enumerate(_HEADS))
-        body = "".join(_html_row(row) for row in self.rows)
-        return (
-            f'<table><caption style="text-align:left"><b>{html.escape(self._total())}</b></caption>'
-            f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        heads = (*_HEADS[:4], "", *_HEADS[4:])
+        rows = [_html_cells(row) for row in self.rows]
+        return views.table(heads, rows, "llrrlrr", self._total())
 
 
 def make_profile(times: Sequence[KernelTime], graph: Graph) -> Profile:
@@ -164,13 +161,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     ]
 
 
-def _cell(tag: str, column: int, text: str, style: str = "") -> str:
-    side = "left" if column < 2 else "right"
-    return f'<{tag} style="text-align:{side};{style}">{html.escape(text)}</{tag}>'
-
-
-def _html_row(row: ProfileRow) -> str:
-    end = f"{row.share:.1%}"
-    bar = f"background:linear-gradient(to right,#4c78a844 {end},transparent {end})"
-    cells = (_cell("td", i, text, bar if i == 3 else "") for i, text in enumerate(row.cells()))
-    return f"<tr>{''.join(cells)}</tr>"
+def _html_cells(row: ProfileRow) -> list[str | views.Cell]:
+    """Return the cells of a row, the share also as a bar beside its number."""
+    cells = row.cells()
+    return [*cells[:4], views.Cell("", bar=row.share), *cells[4:]]

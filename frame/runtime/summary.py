@@ -6,21 +6,22 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from frame.core import views
 from frame.core.shapes import shape_text
 from frame.ir.graph import Role
+from frame.nn.display import HEADS, count_text, html_cells
 
 if TYPE_CHECKING:
     from frame.runtime.model import CompiledModel
 
 Row = tuple[str, str, str, int]
-_HEADS = ("path", "module", "own parameters", "elements")
 
 
 def summary(model: CompiledModel) -> str:
     """Return the table of a model as text, with its totals and signature."""
     rows = [(path, what, own, f"{n:,}" if n else "") for path, what, own, n in _rows(model)]
-    table = [_HEADS, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(_HEADS))]
+    table = [HEADS, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(HEADS))]
     lines = [
         "  ".join(
             cell.rjust(width) if i == 3 else cell.ljust(width)
@@ -34,15 +35,17 @@ def summary(model: CompiledModel) -> str:
 
 def summary_html(model: CompiledModel) -> str:
     """Return the table of a model as HTML; every text of the user is escaped."""
-    heads = "".join(_cell("th", i, head) for i, head in enumerate(_HEADS))
-    body = "".join(
-        "<tr>"
-        + "".join(_cell("td", i, c) for i, c in enumerate((*row[:3], f"{row[3]:,}" * bool(row[3]))))
-        + "</tr>"
-        for row in _rows(model)
-    )
     facts = "<br>".join(map(html.escape, _facts(model)))
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table><div>{facts}</div>"
+    return f"{views.table(HEADS, map(html_cells, _rows(model)), 'lllr')}<div>{facts}</div>"
+
+
+def counts(model: CompiledModel) -> tuple[int, int]:
+    """Return the number of elements of a model's parameters, and that of its buffers."""
+    entries = model.declaration(model.mode).graph.inputs
+    buffers = {entry.name for entry in entries if entry.role is Role.BUFFER}
+    sizes = {name: model.store.array(name).size for name in model.params}
+    inside = sum(size for name, size in sizes.items() if name in buffers)
+    return sum(sizes.values()) - inside, inside
 
 
 def _rows(model: CompiledModel) -> Sequence[Row]:
@@ -58,8 +61,8 @@ def _rows(model: CompiledModel) -> Sequence[Row]:
 
 def _facts(model: CompiledModel) -> list[str]:
     arrays = [model.store.array(name) for name in model.params]
-    count, size = sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
-    lines = [f"{model.name}: {count:,} parameters, {_bytes_text(size)}"]
+    size = _bytes_text(sum(array.nbytes for array in arrays))
+    lines = [f"{model.name}: {count_text(*counts(model))}, {size}"]
     signature = model.entry(model.mode).signature
     inputs = [port for port in signature.inputs if port.role is Role.INPUT]
     for title, ports in (("inputs", inputs), ("outputs", signature.outputs)):
@@ -72,8 +75,3 @@ def _bytes_text(size: int) -> str:
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
     return f"{size} bytes"
-
-
-def _cell(tag: str, column: int, text: str) -> str:
-    side = "right" if column == 3 else "left"
-    return f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>'

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from frame.core import views
 from frame.core.errors import InvalidArgumentError
 
 _FALLING = ("loss", "error")
@@ -88,18 +89,13 @@ class History:
         return [record.to_data() for record in self.epochs]
 
     def _repr_html_(self) -> str:
-        rows = [("epoch", *(self.epochs[0].values() if self.epochs else ()), "seconds")]
-        for each in self.epochs:
-            numbers = (f"{value:.4f}" for value in each.values().values())
-            rows.append((str(each.epoch + 1), *numbers, f"{each.seconds:.2f}"))
-        head, *body = (_html_row(row, "td" if k else "th") for k, row in enumerate(rows))
+        heads = ("epoch", *(self.epochs[0].values() if self.epochs else ()), "seconds")
+        rows = [
+            (str(e.epoch + 1), *(f"{v:.4f}" for v in e.values().values()), f"{e.seconds:.2f}")
+            for e in self.epochs
+        ]
         note = f"<div>{html.escape(self.stopped)}</div>" if self.stopped else ""
-        return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>{note}"
-
-
-def _html_row(cells: tuple[str, ...], tag: str) -> str:
-    style = ' style="text-align:right"'
-    return "<tr>" + "".join(f"<{tag}{style}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+        return views.table(heads, rows, "r" * len(heads)) + note
 
 
 def value_of(record: EpochRecord, name: str) -> float:

@@ -261,10 +261,10 @@ def test_text() -> None:
 
 def test_html_is_truncated_and_escaped() -> None:
     html = from_numpy(np.arange(10000).reshape(2, 50, 100))._repr_html_()
-    assert html.count("<tr>") == 9 and html.count("<td>") == 81 and "[0, :, :]" in html
-    assert "&hellip;" in html and len(html) < 5000
-    assert "<td>2</td>" in from_numpy(np.array([1, 2]))._repr_html_()
-    assert "<td>nan</td>" in from_numpy(np.array(np.nan))._repr_html_()
+    assert html.count("<tr") == 9 and html.count("<td") == 81 and "[0, :, :]" in html
+    assert "\u2026" in html and len(html) < 5000
+    assert ">2</td>" in from_numpy(np.array([1, 2]))._repr_html_()
+    assert ">nan</td>" in from_numpy(np.array(np.nan))._repr_html_()
     assert "no elements" in from_numpy(np.zeros((0, 3)))._repr_html_()
 
     class Hostile(FakeStorage):

@@ -12,8 +12,9 @@ import pytest
 
 import frame
 from frame import nn, ops
+from frame.blueprint import ArchPlan, InputSpec, fc, seq
 from frame.core.errors import InvalidArgumentError, NotFoundError
-from frame.train import SGD
+from frame.train import SGD, EpochRecord, History
 from tests.runtime.support import numbers
 
 X = numbers(4, 6)
@@ -276,6 +277,9 @@ def _things() -> dict[str, Any]:
         "graph": (model.graph, "matmul"),
         "model": (model, "6,979"),
         "profile": (model.profile(X), "launches"),
+        "memory": (model.memory(sizes={"rows": 4}), "activations"),
+        "plan": (ArchPlan.from_blueprint(seq(fc(3, True)), InputSpec.of((6,))), "parameters"),
+        "history": (History((EpochRecord(0, 0.5, {"accuracy": 0.75}, {}, 1.0, 4, 16),)), "0.7500"),
     }
 
 
@@ -284,6 +288,16 @@ def test_every_html_view_is_sound_and_says_what_it_shows() -> None:
         text = _html(thing).text
         assert expected in text, name
         assert len(text) < 20_000, f"{name} is too long for a notebook"
+
+
+def test_every_view_tells_parameters_from_buffers_and_names_the_folded_product() -> None:
+    net = nn.Sequential("cnn", [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()])
+    model = frame.compile(net, inputs=[frame.spec((2, 1, 6, 6))])
+    said = "cnn: 48 parameters, 8 elements of buffers"
+    for text in (_html(net).text, _html(model).text, model.summary(), repr(model)):
+        assert said in text
+    profile = model.profile(np.zeros((2, 1, 6, 6), np.float32))
+    assert any(row.module == "cnn.0, cnn.1, cnn.2" for row in profile)
 
 
 HOSTILE = "<script>alert(1)</script>&\"'"

@@ -96,7 +96,9 @@ def _build(rewriter: Rewriter, match: _Match) -> Value:
     offset = ops.sub(beta, ops.mul(shift, scale))
     scaled = ops.mul(weights, _along_outputs(scale, match.contraction))
     node = match.contraction
+    begin(rewriter, node)  # the product keeps its own place in the model, the sum that of the norm
     (product,) = create_node(node.op, (x, scaled), node.attributes)
+    begin(rewriter, match.norm)
     return ops.add(product, ops.reshape(offset, (*offset.shape, *(1,) * (product.rank - 2))))
 
 
