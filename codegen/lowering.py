@@ -7,7 +7,7 @@ their bodies are lowered in place, over the views of one iteration.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import (
@@ -37,6 +37,7 @@ from frame.codegen.schedules.group import KernelCall, Part, Ref, make_group
 from frame.codegen.schedules.registry import schedule_for
 from frame.codegen.schedules.sizes import size_expr
 from frame.codegen.schedules.work import Work, group_work
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import bool_, uint8
 from frame.core.errors import InternalError
 from frame.core.shapes import Shape, Size

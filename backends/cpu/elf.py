@@ -22,10 +22,10 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from frame.backends.cpu.relocations import MACHINES, Machine, Patch
+from frame.core.dataclass import dataclass
 from frame.core.errors import DeviceError, InternalError, NotFoundError, OutOfMemoryError
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

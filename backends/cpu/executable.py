@@ -13,7 +13,6 @@ import struct
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +23,7 @@ from frame.backends.cpu.frames import FFI, RECYCLED_BYTES, Binding, Frame, Recyc
 from frame.backends.cpu.ports import PortCheck
 from frame.backends.cpu.prepared import PreparedCall
 from frame.backends.cpu.target import missing_features
+from frame.core.dataclass import dataclass
 from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.hal.interfaces import KernelTime, Signature
 from frame.ir.constraints import check_constraints

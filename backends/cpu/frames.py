@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import _cffi_backend  # cffi itself would import a parser of C, which a dozen types don't need
 import numpy as np
 
 from frame.backends.cpu.pool import get_pool
+from frame.core.dataclass import dataclass
 from frame.core.errors import OutOfMemoryError
 
 FFI = _cffi_backend.FFI()

@@ -20,13 +20,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from frame.backends.cpu import elf, llvm, threads
 from frame.backends.cpu.pool_ir import FIELDS, HOST, SLOT, SLOT_STRIDE, pool_module
 from frame.backends.cpu.target import host_architecture, named_target
 from frame.core import config
+from frame.core.dataclass import dataclass
 from frame.core.errors import InternalError, InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InternalError
 
 

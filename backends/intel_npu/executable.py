@@ -9,13 +9,13 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from frame.backends.intel_npu import sdk
 from frame.backends.intel_npu.model import TYPE_NAMES, Check
+from frame.core.dataclass import dataclass
 from frame.core.errors import DeviceError, InternalError, InvalidArgumentError
 from frame.core.shapes import Size, bind_shape, match_shapes, parse_dim
 from frame.hal.interfaces import KernelTime, Port, Signature

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from frame.backends.intel_npu import sdk
 from frame.backends.intel_npu.opset_table import ROWS
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.errors import UnimplementedError
 from frame.core.shapes import Dim, Shape, Size, numel

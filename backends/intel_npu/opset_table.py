@@ -9,12 +9,12 @@ taken, and int64 only where its values are known to be small: sizes, and indices
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32, int64
 from frame.core.shapes import Dim, Size, numel, shape_symbols
 from frame.ir.graph import ROW_MAJOR, Node, Value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from frame.codegen.loops.ir import (
@@ -34,6 +33,7 @@ from frame.codegen.loops.ir import (
     Var,
 )
 from frame.codegen.loops.traverse import fold_dag, nested, post_order
+from frame.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ at the same place (an output that the plan lays over an input).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder
 from frame.codegen.loops.affine import Facts, LinearForm
@@ -34,6 +33,7 @@ from frame.codegen.loops.ir import (
     fresh,
 )
 from frame.codegen.loops.traverse import bound_variables, fold_dag, loads, walk
+from frame.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, bool_, int64
 
 

@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn, TypeVar
 
 from frame.codegen.loops.ir import (
@@ -61,6 +61,7 @@ from frame.codegen.loops.ir import (
     While,
 )
 from frame.codegen.loops.printer import KEYWORDS
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DTYPES, DType, bool_
 from frame.core.errors import InvalidArgumentError
 

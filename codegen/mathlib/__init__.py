@@ -10,7 +10,6 @@ numpy. Bounds hold where Fma rounds once, which every emitter guarantees.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from frame.codegen.loops.ir import Expr
@@ -22,6 +21,7 @@ from frame.codegen.mathlib import (
     trigonometric,
 )
 from frame.codegen.mathlib.common import dispatch, through_float64
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, float32, float64
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64
 from frame.core.errors import InternalError
 

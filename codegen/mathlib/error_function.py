@@ -7,12 +7,12 @@ its relative error near zero does not matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
 from frame.codegen.mathlib.common import copy_sign, hexadecimal, polynomial
 from frame.codegen.mathlib.exponential import exp_in_range
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, float32, float64
 
 

@@ -7,13 +7,14 @@ loads of captures, broadcasts, views, conversions and elementwise chains are com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Const, Expr, Type, Var
 from frame.codegen.schedules import random_bits
 from frame.codegen.schedules.group import Group, Index
 from frame.codegen.schedules.scalar_rules import apply_rule, compute_dtype
+from frame.core.dataclass import dataclass
 from frame.core.errors import InternalError
 from frame.core.shapes import Shape
 from frame.ir.graph import Graph, Node, Value

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from frame.codegen.loops.ir import Block, Buffer, Expr, Kernel, Scope, Var
 from frame.codegen.loops.traverse import used_buffers, used_variables
 from frame.codegen.schedules.sizes import size_expr
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription

@@ -7,7 +7,6 @@ walks in order or does not walk at all become one loop, and the buffers get one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, Type, Var, fresh
@@ -15,6 +14,7 @@ from frame.codegen.schedules.access import AxisPart, Binding, Reader, Trace
 from frame.codegen.schedules.group import Group, Index, buffers_of
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import product
+from frame.core.dataclass import dataclass
 from frame.core.shapes import Shape, Size
 from frame.ir.graph import Node, Value
 from frame.ops.record import Trait

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from frame.codegen import foreign
 from frame.codegen.schedules.group import Group, KernelCall
+from frame.core.dataclass import dataclass
 from frame.core.errors import AlreadyExistsError, UnimplementedError
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription

@@ -7,13 +7,13 @@ float32, everything else in itself. The result is in the compute dtype of the op
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from frame.codegen import foreign, mathlib
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, Type
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, bfloat16, float16, float32
 from frame.core.errors import AlreadyExistsError, NotFoundError, UnimplementedError
 from frame.ir.graph import Attribute, Node, TensorType

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from frame.codegen.schedules.sizes import product
+from frame.core.dataclass import dataclass
 from frame.core.shapes import Size
 from frame.ir.graph import Graph, Node, Value
 

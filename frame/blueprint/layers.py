@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
+
+from frame.core.dataclass import dataclass
 
 Shape = tuple[int, int, int, int]
 """[1, height, width, channels]; features are [1, 1, 1, features]."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from frame import nn, ops
 from frame.blueprint.layers import MARKERS, ArchLayer, LayerKind
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DTypeLike
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import numel

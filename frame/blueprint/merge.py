@@ -8,9 +8,10 @@ of parameters, momentum and eps of each normalisation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from frame.blueprint.layers import ArchLayer, LayerKind, make_layer
+from frame.core.dataclass import dataclass
 
 Layers = Sequence[ArchLayer]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from frame.blueprint.checks import whole
@@ -13,6 +12,7 @@ from frame.blueprint.merge import merge
 from frame.blueprint.normalise import normalise
 from frame.blueprint.shapes import Flow, multiply_adds, operations, parameter_count
 from frame.blueprint.values import BluePrint
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from frame.blueprint.layers import MARKERS, NORMS, ArchLayer, LayerKind, Shape
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 
 ALIGNMENT = 8

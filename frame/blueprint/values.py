@@ -7,10 +7,10 @@ gives the program back: `frame.blueprint.parse(repr(net)) == net`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import shape_text

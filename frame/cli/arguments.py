@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")

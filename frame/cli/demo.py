@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 import frame
 from frame import nn
 from frame.codegen.schedules.work import node_flops
+from frame.core.dataclass import dataclass
 from frame.core.errors import DeviceError, InvalidArgumentError, NotFoundError
 from frame.data import DataLoader, Digits, TensorDataset
 from frame.nn.module import Module

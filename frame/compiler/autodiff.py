@@ -8,13 +8,13 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from frame import ops
 from frame.compiler.trees import Rebuild, flatten
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.shapes import numel, shape_text
 from frame.ir.builder import GraphBuilder, Rewriter, current_builder

@@ -10,10 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InvalidArgumentError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, GroupInfo

@@ -6,7 +6,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from frame.compiler.pass_manager import (
@@ -31,6 +31,7 @@ from frame.compiler.passes.load_split import LoadSplit, Source, Split
 from frame.compiler.passes.memory_planning import MemoryPlanning
 from frame.compiler.passes.shape_inference import ShapeInference
 from frame.core import plugins
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, Piece

@@ -10,10 +10,10 @@ import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 
 

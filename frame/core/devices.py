@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 
 _BACKEND = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)

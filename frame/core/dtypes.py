@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 
 

@@ -12,9 +12,9 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, cast
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 
 MAX_NUMEL = 2**62

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.errors import InvalidArgumentError
 

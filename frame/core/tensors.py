@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from frame.core import dlpack
+from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import DeviceError, InvalidArgumentError

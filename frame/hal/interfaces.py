@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from frame.core.dataclass import dataclass
 from frame.core.devices import Device
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NoReturn
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InternalError
 from frame.core.shapes import Dim, Size
 from frame.ir.graph import Constant, Graph, Node, Value, op_table

@@ -7,8 +7,9 @@ and leaves a constraint. The executable keeps them and checks each new set of va
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim
 

@@ -10,13 +10,14 @@ import enum
 import functools
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InternalError, InvalidArgumentError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from frame.core.dataclass import dataclass
 from frame.ir.graph import Graph, Value
 from frame.ir.layered import BOX, draw
 from frame.ir.printer import number_values, print_graph

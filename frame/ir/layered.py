@@ -8,7 +8,8 @@ the mean place of the neighbours (Sugiyama, Tagawa and Toda, 1981), a few sweeps
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from frame.core.dataclass import dataclass
 
 BOX, LANE, GAP_X = 150, 8, 14
 """Widths of a box and a lane, and the gap between neighbours, in pixels."""

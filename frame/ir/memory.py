@@ -8,11 +8,11 @@ template into offsets for one binding of the symbols; a plan without symbols car
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.shapes import MAX_NUMEL, Dim, Size
 from frame.ir.graph import Graph, Value, dim_symbols

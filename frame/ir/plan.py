@@ -14,8 +14,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size
 from frame.ir.graph import Constant, Graph, Node, Value, op_table

@@ -9,10 +9,10 @@ is used up in its own update is never stored, and no region counts it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from frame.core import views
+from frame.core.dataclass import dataclass
 from frame.ir.graph import Graph, Node, Role, Value
 from frame.ir.memory import MemoryPlan, Purpose, Slot, Space, evaluate
 from frame.ir.offsets import align

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NoReturn
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InvalidArgumentError
 
 MAX_TEXT = 1 << 28

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Container, Iterable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from frame.core.dataclass import dataclass
 from frame.core.devices import Device
 from frame.core.dtypes import DType
 from frame.core.errors import InvalidArgumentError, NotFoundError

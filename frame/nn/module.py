@@ -11,10 +11,11 @@ import contextvars
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import uint64
 from frame.core.errors import InvalidArgumentError
 from frame.ir.builder import GraphBuilder, active_builder, current_builder

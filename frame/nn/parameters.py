@@ -10,12 +10,13 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from frame.core import philox
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, DTypeLike, dtype, float32, float64
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size, as_shape, shape_text

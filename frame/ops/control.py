@@ -7,12 +7,13 @@ of the node. The Python forms trace functions into bodies and find the captures 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from frame import ops
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import bool_, uint64
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size, shape_text

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from frame import ops
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import int64
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size, exact_divide, numel, shape_text

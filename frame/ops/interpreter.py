@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, dtype, float64
 from frame.core.errors import InternalError, InvalidArgumentError
 from frame.core.shapes import Shape, bind_shape, match_shapes, shape_text

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from frame.core.dataclass import dataclass
 from frame.core.devices import HOST
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InvalidArgumentError

@@ -18,11 +18,12 @@ import stat
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
 from frame.core import config, sources
+from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InternalError
 from frame.core.files import atomic_write
 

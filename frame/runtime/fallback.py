@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from dataclasses import dataclass
+
+from frame.core.dataclass import dataclass
 
 _LOG = logging.getLogger("frame.fallback")
 _lock = threading.Lock()

@@ -18,7 +18,7 @@ import logging
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from frame._version import __version__
+from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError
 from frame.core.files import atomic_write
 from frame.interop.weights import dump_safetensors, parse_safetensors

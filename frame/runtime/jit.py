@@ -6,11 +6,11 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import dtype
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim

@@ -15,10 +15,11 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from frame.core import plugins
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
 from frame.core.targets import TargetDescription

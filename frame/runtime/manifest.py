@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.dtypes import dtype
 from frame.core.errors import FrameError, InvalidArgumentError

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.errors import InternalError
 from frame.core.shapes import Dim

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from frame.compiler.pass_manager import Instrument
@@ -21,6 +21,7 @@ from frame.compiler.pipeline import (
     make_pipeline,
     simplify_graph,
 )
+from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.errors import InvalidArgumentError, UnimplementedError
 from frame.core.targets import TargetDescription

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from frame.core import views
+from frame.core.dataclass import dataclass
 from frame.hal.interfaces import KernelTime
 from frame.ir.graph import Graph
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.errors import InvalidArgumentError
 from frame.hal.interfaces import Executable, KernelTime, Signature

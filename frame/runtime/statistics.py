@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from frame.core.dataclass import dataclass
 
 if TYPE_CHECKING:
     from frame.compiler.pass_manager import PassRecord

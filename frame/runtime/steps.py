@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from frame.core.dataclass import dataclass
 from frame.core.devices import Device
 from frame.ir.graph import Graph
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Graph, Role, Value

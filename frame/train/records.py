@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from frame.core import views
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 
 _FALLING = ("loss", "error")

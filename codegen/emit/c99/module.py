@@ -14,7 +14,6 @@ returns 0, or 1 when a check failed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from frame.codegen.emit.c99.helpers import c_type, with_needed
 from frame.codegen.emit.c99.statements import emit_block, place_buffer
@@ -22,6 +21,7 @@ from frame.codegen.emit.c99.writer import CWriter
 from frame.codegen.emit.sharing import failing_kernels
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import Kernel, Module, Place
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 
 NAME_LENGTH = 48

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from frame.codegen.emit.c99.helpers import c_type
 from frame.codegen.emit.sharing import Sharing
 from frame.codegen.loops.ir import Buffer, Type, Var
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 
 INDENT = "    "

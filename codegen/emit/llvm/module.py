@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from frame.codegen.emit.llvm.statements import (
     bad_status,
@@ -22,6 +21,7 @@ from frame.codegen.emit.llvm.writer import FunctionWriter
 from frame.codegen.emit.sharing import failing_kernels, launches_of, walk
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import Kernel, Module, Place
+from frame.core.dataclass import dataclass
 from frame.core.targets import TargetDescription
 
 NAME_LENGTH = 64

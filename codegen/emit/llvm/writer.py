@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from frame.codegen.emit.sharing import Sharing, element_count
 from frame.codegen.loops.ir import Buffer, Stmt, Type, Var
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import (
@@ -29,6 +28,7 @@ from frame.codegen.loops.traverse import (
     trailing_expressions,
     walk,
 )
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 
 _KINDS: Mapping[BinaryOp, BinaryOp] = {

@@ -15,7 +15,6 @@ weights. No copy is larger than x with its padding: windows are read in place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Call, Expr, If, Kernel, LoopKind, Scope, View
@@ -28,6 +27,7 @@ from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import static
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import int64
 from frame.core.errors import InternalError
 from frame.core.shapes import Size

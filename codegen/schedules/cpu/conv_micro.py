@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, Kernel, Type, Var
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, int64
 
 NOTE = __doc__.split("\n\n")[1]

@@ -11,12 +11,13 @@ that a row shorter than a vector shares it with the next row.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import static
 from frame.core import config
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription

@@ -7,7 +7,6 @@ and axes behind it. Captures are row-major, so this view costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr
@@ -16,6 +15,7 @@ from frame.codegen.schedules.cpu.chunks import unflatten
 from frame.codegen.schedules.group import Group
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import product
+from frame.core.dataclass import dataclass
 from frame.core.shapes import Shape, Size
 from frame.ir.graph import Value
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Expr, If, Kernel, LoopKind, Scope, Var, View
@@ -46,6 +45,7 @@ from frame.codegen.schedules.cpu.gemm_plan import (
 )
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import product
+from frame.core.dataclass import dataclass
 from frame.core.shapes import Dim, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import ROW_MAJOR, Graph, Layout

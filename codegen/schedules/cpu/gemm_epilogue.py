@@ -7,13 +7,13 @@ for j in what is left over          the same, element by element
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
 from frame.codegen.schedules.access import INDEX_RULES, Reader
 from frame.codegen.schedules.group import Group, Index
 from frame.codegen.schedules.scalar_rules import compute_dtype
+from frame.core.dataclass import dataclass
 from frame.ir.graph import Graph, Node, Value
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Call, Expr, Kernel, Type, Var, View
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr
@@ -11,6 +11,7 @@ from frame.codegen.schedules.cpu.chunks import unflatten
 from frame.codegen.schedules.group import Group, Index
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import product
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.shapes import Shape, Size
 from frame.ir.graph import ROW_MAJOR, Graph, Layout, Node, Value

@@ -14,10 +14,10 @@ panels [tile][depth][rows of a tile].
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
+from frame.core.dataclass import dataclass
 
 Load = Callable[[Expr, Expr], Expr]
 """The element, or vector of elements, of a matrix at (row, column)."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.codegen.schedules.cpu.gemm_operand import Matrix, Product
 from frame.codegen.schedules.sizes import product, static
 from frame.core import config
+from frame.core.dataclass import dataclass
 from frame.core.shapes import Dim, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Layout

@@ -16,7 +16,6 @@ Along, where the matrix is contiguous along the inner axis:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope, Type
@@ -29,6 +28,7 @@ from frame.codegen.schedules.cpu.gemm_plan import runs_across_depth, runs_along_
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import static
 from frame.core import config
+from frame.core.dataclass import dataclass
 from frame.ir.graph import ROW_MAJOR
 
 NOTE = __doc__.split("\n\n", 1)[1]

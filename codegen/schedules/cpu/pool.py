@@ -7,8 +7,6 @@ for element in window         unrolled while windows are small
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from frame.codegen.loops import builder as b
@@ -17,6 +15,7 @@ from frame.codegen.schedules.access import INDEX_RULES, Reader
 from frame.codegen.schedules.cpu import elementwise
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.scalar_rules import compute_dtype
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import int64
 from frame.core.shapes import Size
 from frame.ir.graph import Node

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.nest import Nest, Run, make_nest
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import product, static
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.errors import InternalError
 from frame.core.shapes import Size

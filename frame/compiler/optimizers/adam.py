@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from frame import ops
@@ -20,6 +19,7 @@ from frame.compiler.optimizers.record import (
     require_not_negative,
 )
 from frame.compiler.optimizers.sgd import decayed
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, float32, float64
 from frame.core.errors import InternalError
 from frame.ir.graph import TensorType, Value

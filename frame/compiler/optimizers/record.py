@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import ClassVar
 
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import TensorType, Value
 

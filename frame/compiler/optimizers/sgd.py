@@ -7,11 +7,11 @@ ICML 2013, in the form in which the learning rate stands outside of the momentum
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from frame import ops
 from frame.compiler.optimizers.record import Optimizer, RunTime, require, require_not_negative
+from frame.core.dataclass import dataclass
 from frame.ir.graph import TensorType, Value
 
 _MOMENTUM = "momentum"

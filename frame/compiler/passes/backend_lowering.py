@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import subgraphs
 from frame.compiler.passes.memory_planning import PRODUCED as PLAN
 from frame.compiler.passes.operator_fusion import CONTROL, is_alias
+from frame.core.dataclass import dataclass
 from frame.core.errors import UnimplementedError
 from frame.hal.interfaces import Capabilities, Piece, Port, Signature
 from frame.ir.graph import Graph, Node, Value

@@ -8,11 +8,10 @@ fixed for the model alone, so they are computed in the load program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from frame import ops
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import begin, constant_for_a_model
+from frame.core.dataclass import dataclass
 from frame.core.shapes import Size, numel
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value

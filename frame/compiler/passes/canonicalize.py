@@ -8,7 +8,6 @@ Nodes are visited in order; what a rewrite builds is visited in turn, so one swe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
@@ -19,6 +18,7 @@ from frame.compiler.passes.loop_invariants import hoist_invariants
 from frame.compiler.passes.operator_fusion import inline_groups
 from frame.compiler.passes.rules_arithmetic import ARITHMETIC
 from frame.compiler.passes.rules_views import VIEW_RULES
+from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value
 

@@ -9,13 +9,13 @@ another one extends is read from that one: see `scan_extensions`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from frame import ops
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import BodyPass, begin, has_trait, take_over
 from frame.compiler.passes.scan_extensions import stand_ins
+from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value
 from frame.ir.hashing import structural_hash

@@ -7,7 +7,6 @@ no larger than what it is computed from, so that a graph never grows by an array
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from frame.compiler.passes.bodies import (
     is_static,
     take_over,
 )
+from frame.core.dataclass import dataclass
 from frame.core.dtypes import int64
 from frame.core.errors import FrameError
 from frame.ir.builder import Rewriter

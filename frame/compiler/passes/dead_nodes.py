@@ -8,11 +8,12 @@ signature.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import has_trait
+from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value, op_table
 from frame.ops.record import Trait

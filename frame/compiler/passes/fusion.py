@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import subgraphs
 from frame.compiler.passes.operator_fusion import fuse
+from frame.core.dataclass import dataclass
 from frame.ir.graph import Graph
 
 

@@ -8,13 +8,13 @@ program. Everything else stays row-major, and so do the weights of a graph that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import begin, constant_for_a_model, has_trait
 from frame.compiler.passes.dead_nodes import DeadNodeElimination
 from frame.compiler.passes.loop_invariants import hoist_invariants
+from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
 from frame.ir.graph import ROW_MAJOR, Graph, GraphInput, Layout, Node, Role, Value
 from frame.ops.anchors import ANCHORS

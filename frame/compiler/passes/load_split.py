@@ -9,11 +9,12 @@ everything: what was derived from them would be stale after each run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import TRIVIAL, constant_for_a_model
+from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, GraphInput, Node, Role, StateUpdate, Value, shape_symbols
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import has_bodies, subgraphs
 from frame.compiler.passes.operator_fusion import is_alias
+from frame.core.dataclass import dataclass
 from frame.core.shapes import Size
 from frame.hal.interfaces import GroupInfo
 from frame.ir.check_plan import check_plan

@@ -6,11 +6,11 @@ asking the ops, or that made a shape more precise, is put right here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import BodyPass, has_bodies
+from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node
