@@ -39,7 +39,14 @@ SPIN_NANOSECONDS = 50_000
 """How long an idle worker, or a caller whose chunks are done, spins before it sleeps."""
 
 _SHUTDOWN_SECONDS = 2.0  # a kernel that a daemon thread left running doesn't hold up the exit
-_FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
+_SYSTEM_CALLS = {
+    "x86_64": {
+        "futex": 202, "getcpu": 309, "sched_getaffinity": 204, "sched_setaffinity": 203,
+    },
+    "aarch64": {
+        "futex": 98, "getcpu": 168, "sched_getaffinity": 123, "sched_setaffinity": 122,
+    },
+}  # fmt: skip
 _BASELINE = {"x86_64": "x86-64", "aarch64": "armv8-a"}
 _SIZE = FIELDS["slots"] + SLOT_STRIDE * MOST_THREADS
 
@@ -94,6 +101,7 @@ class Pool:
         portable = config.get("FRAME_POOL_WAIT") == "portable" or not _futex_works()
         self._int32("portable").value = portable
         self._int32("stop").value = 0
+        self._int32("caller").value = 0
         crowded = count > threads.available_cpus()  # there, spinning takes time from the others
         ctypes.c_int64.from_address(self.address + FIELDS["spin"]).value = (
             SPIN_NANOSECONDS // 25 if crowded else SPIN_NANOSECONDS
@@ -219,11 +227,8 @@ def _load_code(store: ArtifactStore | None) -> _Code:
 
 
 def _host_words() -> dict[str, int]:
-    """Return the words of `frame_host`: functions of the C library and two numbers."""
-    numbers = {
-        "clock_id": time.CLOCK_MONOTONIC,
-        "futex": _FUTEX_NUMBERS[host_architecture()],
-    }
+    """Return the words of `frame_host`: functions of the C library and numbers."""
+    numbers = {"clock_id": time.CLOCK_MONOTONIC, **_SYSTEM_CALLS[host_architecture()]}
     return {name: numbers[name] if name in numbers else _address_of(name) for name in HOST}
 
 
@@ -242,7 +247,7 @@ def _futex_works() -> bool:
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return False
     word = ctypes.c_int32(0)
-    number = ctypes.c_long(_FUTEX_NUMBERS[host_architecture()])
+    number = ctypes.c_long(_SYSTEM_CALLS[host_architecture()]["futex"])
     wake, one, zero = ctypes.c_long(129), ctypes.c_long(1), ctypes.c_long(0)
     return _libc().syscall(number, ctypes.byref(word), wake, one, zero, zero, zero) == 0
 

@@ -36,6 +36,11 @@ one of the two sees the other. (A launch writes several words and orders them by
 during the wake-up costs no second system call. A worker looks at its own slot alone, and a launch
 wakes sleepers only if one of them has a slot in the job: small jobs leave the other workers asleep.
 
+A scheduler may wake a worker on the caller's processor although another one is idle, and keeps it
+there for milliseconds: then the two take turns, and a launch takes longer than on one thread. So a
+worker sleeps with an affinity that leaves out the processor of the last caller that woke workers,
+and has its own affinity again when it is awake. Where that is refused, nothing changes.
+
 Kernels run with the usual floating-point control word (round to nearest, denormals kept) in
 whichever thread, so that a library that changed the caller's word can't make a result depend on who
 claimed a chunk.
@@ -61,6 +66,7 @@ FIELDS: Mapping[str, int] = {
     "workers": 132,
     "generation": 136,
     "completed": 144,
+    "caller": 148,
     "sleepers": 256,
     "wake": 260,
     "stop": 264,
@@ -72,7 +78,8 @@ FIELDS: Mapping[str, int] = {
 }
 """Byte offsets in the pool structure. Lines that different threads write are 128 bytes apart.
 
-`generation` and `completed` belong to the caller that holds `busy`. Slot 0 is the caller's.
+`generation`, `completed` and `caller` (the number of its processor plus one, 0 where it is unknown)
+belong to the caller that holds `busy`. Slot 0 is the caller's.
 """
 
 SLOT: Mapping[str, int] = {
@@ -93,12 +100,15 @@ HOST: tuple[str, ...] = (
     "clock_id",
     "syscall",
     "futex",
+    "getcpu",
+    "sched_getaffinity",
+    "sched_setaffinity",
     "pthread_mutex_lock",
     "pthread_mutex_unlock",
     "pthread_cond_wait",
     "pthread_cond_broadcast",
 )
-"""Words of the exported table `frame_host`: addresses in the C library and two numbers."""
+"""Words of the exported table `frame_host`: addresses in the C library and numbers."""
 
 _RELAX: Mapping[str, str] = {
     "x86_64": "@llvm.x86.sse2.pause()",
@@ -140,6 +150,7 @@ _CONTROL_MASK: Mapping[str, int] = {"x86_64": 0xFFC0, "aarch64": -1}
 _CONTROL_USUAL: Mapping[str, int] = {"x86_64": 0x1F80, "aarch64": 0}
 
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # the private forms
+_MASK_BYTES = 1024  # of an affinity mask: 8192 processors
 
 
 def pool_module(architecture: str) -> str:
@@ -164,6 +175,7 @@ def pool_module(architecture: str) -> str:
         chunk_bits=CHUNK_BITS,
         most=(1 << CHUNK_BITS) - 1,
         stride=SLOT_STRIDE,
+        mask_bytes=_MASK_BYTES,
         futex_wait=_FUTEX_WAIT,
         futex_wake=_FUTEX_WAKE,
         **{f"host_{name}": 8 * index for index, name in enumerate(HOST)},
@@ -414,6 +426,7 @@ counted:
   %some = icmp ne i64 %count_next, 0
   br i1 %some, label %rouse, label %done
 rouse:
+  call void @note_processor(ptr %pool)
   call void @rouse(ptr %pool, i64 %count_next)
   br label %done
 done:
@@ -557,6 +570,9 @@ entry:
   %sleepers_at = getelementptr i8, ptr %pool, i64 $sleepers
   %wake_at = getelementptr i8, ptr %pool, i64 $wake
   %stop_at = getelementptr i8, ptr %pool, i64 $stop
+  %usual = alloca [$mask_bytes x i8], align 8
+  %narrow = alloca [$mask_bytes x i8], align 8
+  %size = call i64 @step_aside(ptr %pool, ptr %usual, ptr %narrow)
   store atomic i64 1, ptr %asleep_at release, align 8
   %before = atomicrmw add ptr %sleepers_at, i32 1 seq_cst, align 4
   %ticket = load atomic i32, ptr %wake_at seq_cst, align 4
@@ -576,7 +592,118 @@ up:
   br label %done
 done:
   store atomic i64 0, ptr %asleep_at release, align 8
+  call void @step_back(i64 %size, ptr %usual, ptr %narrow)
   ret void
+}
+
+; Note the processor that a caller runs on.
+define internal void @note_processor(ptr %pool) #1 {
+entry:
+  %caller_at = getelementptr i8, ptr %pool, i64 $caller
+  %portable_at = getelementptr i8, ptr %pool, i64 $portable
+  %cpu = alloca i32, align 4
+  %portable = load i32, ptr %portable_at
+  %is_portable = icmp ne i32 %portable, 0
+  br i1 %is_portable, label %done, label %ask
+ask:
+  %number = load i64, ptr getelementptr (i8, ptr @frame_host, i64 $host_getcpu)
+  %cpu_word = ptrtoint ptr %cpu to i64
+  %code = call i64 @ask_system(i64 %number, i64 %cpu_word, i64 0, i64 0)
+  %known = icmp eq i64 %code, 0
+  br i1 %known, label %note, label %done
+note:
+  %index = load i32, ptr %cpu
+  %plus_one = add i32 %index, 1
+  store atomic i32 %plus_one, ptr %caller_at monotonic, align 4
+  br label %done
+done:
+  ret void
+}
+
+; Leave the caller's processor out of this thread's affinity; return the mask's bytes, 0 if not.
+define internal i64 @step_aside(ptr %pool, ptr %usual, ptr %narrow) #1 {
+entry:
+  %caller_at = getelementptr i8, ptr %pool, i64 $caller
+  %plus_one = load atomic i32, ptr %caller_at monotonic, align 4
+  %known = icmp ne i32 %plus_one, 0
+  br i1 %known, label %ask, label %failed
+ask:
+  %size = call i64 @affinity(ptr %usual)
+  %caller = sub i32 %plus_one, 1
+  %bit = zext i32 %caller to i64
+  %bits = mul i64 %size, 8
+  %covered = icmp slt i64 %bit, %bits
+  br i1 %covered, label %copy, label %failed
+copy:
+  call void @llvm.memcpy.inline.p0.p0.i64(ptr %narrow, ptr %usual, i64 $mask_bytes, i1 false)
+  %byte = lshr i64 %bit, 3
+  %low = and i32 %caller, 7
+  %low_byte = trunc i32 %low to i8
+  %one = shl i8 1, %low_byte
+  %keep = xor i8 %one, -1
+  %at = getelementptr i8, ptr %narrow, i64 %byte
+  %old = load i8, ptr %at
+  %new = and i8 %old, %keep
+  store i8 %new, ptr %at
+  %code = call i64 @set_affinity(i64 %size, ptr %narrow)
+  %done = icmp eq i64 %code, 0
+  br i1 %done, label %aside, label %failed
+aside:
+  ret i64 %size
+failed:
+  ret i64 0
+}
+
+; Take the usual affinity back, unless somebody has set another one meanwhile.
+define internal void @step_back(i64 %size, ptr %usual, ptr %narrow) #1 {
+entry:
+  %now = alloca [$mask_bytes x i8], align 8
+  %aside = icmp ne i64 %size, 0
+  br i1 %aside, label %ask, label %done
+ask:
+  %size_now = call i64 @affinity(ptr %now)
+  %same_size = icmp eq i64 %size_now, %size
+  br i1 %same_size, label %compare, label %done
+compare:
+  %place = phi i64 [ 0, %ask ], [ %place_next, %same ]
+  %narrow_at = getelementptr i8, ptr %narrow, i64 %place
+  %now_at = getelementptr i8, ptr %now, i64 %place
+  %narrow_word = load i64, ptr %narrow_at
+  %now_word = load i64, ptr %now_at
+  %equal = icmp eq i64 %narrow_word, %now_word
+  br i1 %equal, label %same, label %done
+same:
+  %place_next = add i64 %place, 8
+  %more = icmp ult i64 %place_next, %size
+  br i1 %more, label %compare, label %back
+back:
+  %ignored = call i64 @set_affinity(i64 %size, ptr %usual)
+  br label %done
+done:
+  ret void
+}
+
+declare void @llvm.memcpy.inline.p0.p0.i64(ptr, ptr, i64, i1 immarg)
+
+; Read this thread's affinity; return the bytes of the mask, 0 or less if it can't be read.
+define internal i64 @affinity(ptr %mask) #1 {
+  %number = load i64, ptr getelementptr (i8, ptr @frame_host, i64 $host_sched_getaffinity)
+  %mask_word = ptrtoint ptr %mask to i64
+  %size = call i64 @ask_system(i64 %number, i64 0, i64 $mask_bytes, i64 %mask_word)
+  ret i64 %size
+}
+
+define internal i64 @set_affinity(i64 %size, ptr %mask) #1 {
+  %number = load i64, ptr getelementptr (i8, ptr @frame_host, i64 $host_sched_setaffinity)
+  %mask_word = ptrtoint ptr %mask to i64
+  %code = call i64 @ask_system(i64 %number, i64 0, i64 %size, i64 %mask_word)
+  ret i64 %code
+}
+
+define internal i64 @ask_system(i64 %number, i64 %first, i64 %second, i64 %third) #1 {
+  %syscall = load ptr, ptr getelementptr (i8, ptr @frame_host, i64 $host_syscall)
+  %code = call i64 %syscall(i64 %number, i64 %first, i64 %second, i64 %third)
+  ret i64 %code
 }
 
 ; Wake at most `most` sleeping workers.

@@ -121,6 +121,36 @@ def test_launch_sleep_launch_with_random_pauses(pool):
     assert sleepers.value == 2  # no sleeper was counted twice or lost
 
 
+def sleeping_worker(pool: Pool) -> int:
+    """Launch until the only worker has slept and was woken; return its thread when it sleeps."""
+    word = ctypes.c_int32.from_address(pool.address + FIELDS["sleepers"])
+    for _ in range(3):
+        run_and_check(pool, 64, work=20000)
+        deadline = time.monotonic() + 10
+        while word.value != 1 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert word.value == 1
+    return next(t.native_id for t in threading.enumerate() if t.name == "frame-worker-0")
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs two processors and a system with affinities",
+)
+def test_a_sleeping_worker_leaves_out_the_processor_of_the_caller():
+    usual = os.sched_getaffinity(0)
+    with pool_of(2) as pool:
+        worker = sleeping_worker(pool)
+        assert os.sched_getaffinity(worker) < usual
+        assert len(os.sched_getaffinity(worker)) == len(usual) - 1
+        chosen = {min(usual)}
+        os.sched_setaffinity(worker, chosen)
+        sleeping_worker(pool)
+        assert os.sched_getaffinity(worker) == chosen  # a user's choice stays
+    with pool_of(2, "portable") as pool:
+        assert os.sched_getaffinity(sleeping_worker(pool)) == usual
+
+
 @pytest.mark.parametrize("wait", WAITS)
 def test_known_21_concurrent_callers(wait):
     """8 threads call the same and different kernels: one uses the pool, the others run inline."""
