@@ -41,23 +41,29 @@ for _family in FAMILIES:
 
 registry.seal_built_in()
 install_op_table(api.Table())
-_FUNCTIONS = api.functions()
-globals().update(_FUNCTIONS)
+_NAMES = frozenset(api.names())
+for _family in _NAMES.intersection(FAMILIES):  # `matmul` is the function, not the module
+    del globals()[_family]
 
-__all__ = ("lookup", "records", "register", "unregister", *sorted(_FUNCTIONS))
+__all__ = ("lookup", "records", "register", "unregister", *sorted(_NAMES))
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """Return the function of an op that was registered later, by a user or a plug-in."""
+    """Return the function of an op, made when it is first asked for.
+
+    Ops that a user or a plug-in registered are looked up each time: they may be replaced.
+    """
     try:
-        record = None if name.startswith("_") else registry.lookup(name)
+        function = None if name.startswith("_") else api.function(name)
     except NotFoundError:
-        record = None
-    if record is None:
+        function = None
+    if function is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return api.builder(record)
+    if name in _NAMES:
+        globals()[name] = function
+    return function
 
 
 def __dir__() -> list[str]:
-    """Return the public names, ops that were registered later among them."""
-    return sorted({*__all__, *api.functions()})
+    """Return the public names."""
+    return sorted(__all__)

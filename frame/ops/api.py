@@ -13,21 +13,27 @@ from frame.ops import registry
 from frame.ops.record import AttributeSpec, OpDef, Operand
 
 
-def functions() -> dict[str, Callable[..., Any]]:
-    """Return every public builder by name: a handwritten form where there is one.
+def names() -> tuple[str, ...]:
+    """Return the names of all public builders, sorted.
 
     An op whose name is a Python keyword (`while`) has its handwritten form only.
     """
-    table = {
-        record.name: builder(record)
-        for record in registry.records()
-        if not keyword.iskeyword(record.name)
-    }
-    for name, form in registry.python_forms().items():
-        if not form.__doc__ and name in table:
-            form.__doc__ = table[name].__doc__
-        table[name] = form
-    return table
+    ops = {record.name for record in registry.records() if not keyword.iskeyword(record.name)}
+    return tuple(sorted(ops | registry.python_forms().keys()))
+
+
+def function(name: str) -> Callable[..., Any]:
+    """Return the public builder of a name: the handwritten form where there is one.
+
+    Raises:
+        NotFoundError: there is no such op.
+    """
+    form = registry.python_forms().get(name)
+    if form is None:
+        return builder(registry.lookup(name))
+    if not form.__doc__ and registry.is_built_in(name):
+        form.__doc__ = docstring(registry.lookup(name))
+    return form
 
 
 def builder(record: OpDef) -> Callable[..., Any]:

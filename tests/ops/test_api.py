@@ -19,6 +19,7 @@ from frame.ops import api, stubs
 from frame.ops.interpreter import interpret
 from frame.ops.record import AttributeSpec, NoGradient, OpDef, Operand
 from tests.ops import support
+from tests.project import checkout
 
 BATCH = Dim.symbol("batch")
 
@@ -56,6 +57,27 @@ def test_every_function_has_a_docstring_and_a_signature(name):
     function = getattr(ops, name)
     assert len(inspect.getdoc(function)) > 20
     assert inspect.signature(function).return_annotation is not inspect.Signature.empty
+
+
+def test_functions_are_made_when_they_are_asked_for():
+    code = (
+        "import inspect, pydoc, types\n"
+        "from frame import ops\n"
+        "made = [n for n in ops.__all__ if n in vars(ops)]\n"
+        "assert sorted(made) == ['lookup', 'records', 'register', 'unregister'], made\n"
+        "assert set(ops.__all__) <= set(dir(ops))\n"
+        "assert ops.add is ops.add and 'add' in vars(ops)\n"
+        "functions = dict(inspect.getmembers(ops, inspect.isfunction))\n"
+        "assert set(ops.__all__) <= set(functions), functions\n"
+        "import frame.ops.matmul\n"
+        "assert ops.matmul is functions['matmul']\n"
+        "assert 'matmul(a' in pydoc.plain(pydoc.render_doc(ops))\n"
+        "names = {}\n"
+        "exec('from frame.ops import *', names)\n"
+        "assert names['gather'] is ops.gather and not isinstance(ops.gather, types.ModuleType)\n"
+    )
+    done = checkout.run_python("-c", code, folder=checkout.ROOT, path=checkout.ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("record", list(ops.records()), ids=lambda record: record.name)
