@@ -66,7 +66,8 @@ class Reader:
 
     `bindings` give values that the schedule computes itself (the result of an anchor) as functions
     of their index. A reader made with `inside` sees what its parent has evaluated already, so what
-    does not vary in an inner loop is computed outside of it.
+    does not vary in an inner loop is computed outside of it. One made with `guarded` reads memory
+    only where its mask is true.
     """
 
     def __init__(
@@ -76,9 +77,11 @@ class Reader:
         bindings: Mapping[Value, Binding] | None = None,
         parent: Reader | None = None,
         trace: Trace | None = None,
+        mask: Expr | None = None,
     ) -> None:
         self.group = group
         self.body = body
+        self.mask = mask
         self.bindings: dict[Value, Binding] = dict(bindings or {})
         self.parent = parent
         self.trace = trace
@@ -94,7 +97,15 @@ class Reader:
     def inside(self, bindings: Mapping[Value, Binding] | None = None) -> Reader:
         """Return a reader for a scope nested in this one, with more bindings."""
         merged = {**self.bindings, **(bindings or {})}
-        return Reader(self.group, self.body, merged, self, self.trace)
+        return Reader(self.group, self.body, merged, self, self.trace, self.mask)
+
+    def guarded(self, mask: Expr) -> Reader:
+        """Return a reader that reads captures where `mask` is true, and takes zero elsewhere.
+
+        For an index that no clamping brings into a buffer: it may be empty at run time.
+        """
+        both = mask if self.mask is None else b.and_(self.mask, mask)
+        return Reader(self.group, self.body, self.bindings, self, self.trace, both)
 
     def load(self, value: Value, index: Index) -> Expr:
         """Return the element of `value` at `index`, in the compute dtype of its element type."""
@@ -147,7 +158,7 @@ class Reader:
             self.trace.note(value, value.shape, index)
             return _unknown(value)
         memory = self._sources[value]
-        return b.cast(b.load(memory, place_in(memory, value.shape, index)), dtype)
+        return b.cast(b.load(memory, place_in(memory, value.shape, index), self.mask), dtype)
 
     def _elementwise(self, node: Node, index: Index) -> Expr:
         if Trait.ELEMENTWISE not in lookup(node.op).traits:
@@ -184,6 +195,11 @@ def _use_counts(body: Graph) -> dict[Value, int]:
     for output in body.outputs:
         counts[output] = counts.get(output, 0) + 1
     return counts
+
+
+def may_be_empty(shape: Shape) -> bool:
+    """Return whether a shape may have no element at run time."""
+    return not all(isinstance(size, int) and size > 0 for size in shape)
 
 
 def aligned(shape: Shape, index: Index) -> Index:
@@ -251,11 +267,12 @@ def _pad(reader: Reader, node: Node, index: Index) -> Expr:
             inside = b.and_(inside, b.lt(first, extent))
             moved = b.min_(moved, b.sub(extent, 1))
         place.append(moved)
+    # An index moved into an axis is in its buffer, but for an axis without elements.
+    reader = reader.guarded(inside) if may_be_empty(source.shape) else reader
     value, fill = reader.load(source, tuple(place)), node.attributes["value"]
     if not source.dtype.is_float:
         fill = bool(fill) if source.dtype.is_bool else int(fill)
-    outside = b.like(fill, value)
-    return outside if 0 in source.shape else b.select(inside, value, outside)
+    return b.select(inside, value, b.like(fill, value))
 
 
 def _use_as_values(reader: Reader, index: Index) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from frame.codegen import foreign
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.core.dataclass import dataclass
+from frame.core.dtypes import DType
 from frame.core.errors import AlreadyExistsError, UnimplementedError
-from frame.core.shapes import Size
+from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph, Layout, Node
 
@@ -34,6 +35,10 @@ def _no_graphs(target: TargetDescription) -> Iterable[Graph]:
     return ()
 
 
+def _no_shapes(target: TargetDescription, dtype: DType) -> Iterable[Shape]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """How groups of one anchor kind become kernels.
@@ -43,6 +48,8 @@ class Schedule:
     `layouts` the preferred layout of captures by position, `checks` the (node, limit) of each check
     that the kernels make, in the order of their sites. `boundary_graphs` builds graphs whose
     groups have sizes at every edge of the schedule on a target: vectors, tiles, blocks, grains.
+    `boundary_shapes` gives such sizes alone, for the operands of any op of the anchor's kind in a
+    dtype, where many ops share the schedule.
     """
 
     anchor: str
@@ -52,6 +59,7 @@ class Schedule:
     layouts: Callable[[Graph, TargetDescription], Mapping[int, Layout]] = _no_layouts
     checks: Callable[[Graph], tuple[tuple[Node, Size], ...]] = _no_checks
     boundary_graphs: Callable[[TargetDescription], Iterable[Graph]] = _no_graphs
+    boundary_shapes: Callable[[TargetDescription, DType], Iterable[Shape]] = _no_shapes
 
 
 # family of targets -> module that registers its schedules when imported

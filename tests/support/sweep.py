@@ -1,26 +1,39 @@
-"""The sweep: all samples of one op in one dtype as one graph, compiled and compared in float64."""
+"""The sweep: all cases of one op in one dtype as one graph, compiled and compared in float64.
+
+The cases are the samples of the record, and the boundaries of the schedule that the op selects:
+its operands at the edges of vectors, tiles, blocks and grains, whole, strided, offset, transposed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from frame import ops
 from frame.backends.cpu.pool import set_num_threads
+from frame.backends.cpu.target import host_target
+from frame.codegen.schedules.registry import schedules
 from frame.core import config
 from frame.core.dtypes import DType, bfloat16, float16, float32, float64
+from frame.core.dtypes import dtype as dtype_of
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import Shape
 from frame.core.tolerances import compare
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import ROW_MAJOR, Graph, Value
+from frame.ops.anchors import ANCHORS
 from frame.ops.interpreter import interpret
-from frame.ops.record import OpDef, Sample
+from frame.ops.record import OpDef, Sample, Trait
 from frame.ops.registry import create_node
+from frame.ops.vjp import inline
 from frame.runtime.cache import Cache
 from frame.runtime.loading import Declared, load
 from frame.runtime.program import Program
 from tests.ops.support import is_float, operands_of, types_of
+from tests.support.boundaries import data_of, graphs
 
 FLOATS: tuple[DType, ...] = (float32, float64, float16, bfloat16)
 
@@ -57,8 +70,12 @@ def _largest(graph: Graph, inputs: list[np.ndarray]) -> list[np.ndarray | None]:
 
 
 def _first_operand(graph: Graph, inputs: list[np.ndarray]) -> list[np.ndarray | None]:
-    """The magnitude of the operand, for a graph of one-operand nodes."""
-    return [np.abs(array).astype(np.float64) for array in inputs]
+    """The magnitude of the first operand of the node that makes each result."""
+    with GraphBuilder("operands") as builder:
+        values = inline(graph, [builder.input(value.type) for value in graph.input_values])
+        for output in graph.outputs:
+            builder.output(values[output.node.operands[0]])
+    return list(np.abs(array) for array in interpret(builder.finish(), inputs))
 
 
 def _none(graph: Graph, inputs: list[np.ndarray]) -> list[np.ndarray | None]:
@@ -111,22 +128,160 @@ def _accepts(record: OpDef, sample: Sample, floats: DType) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Part:
+    """A graph of some cases, the data it is run on, and how large the terms of its results are."""
+
+    graph: Graph
+    inputs: list[np.ndarray]
+    names: list[str]
+    scale: Scale
+
+
 def make_case(record: OpDef, samples: Iterable[Sample], floats: DType) -> Case:
     """Build one graph of all samples, and compute what it must give."""
+    return join(f"{record.name}_{floats}", [sample_part(record, samples, floats)])
+
+
+def sample_part(record: OpDef, samples: Iterable[Sample], floats: DType) -> Part:
+    """Build a graph of all samples."""
+    entries = [
+        Entry(sample.name, operands_of(sample, floats), sample.attributes) for sample in samples
+    ]
+    return entry_part(record, entries)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One use of an op: its operands, and how each lies in memory (a name of VIEWS)."""
+
+    name: str
+    arrays: list[np.ndarray]
+    attributes: Mapping[str, Any]
+    view: str = "whole"
+
+
+def entry_part(record: OpDef, entries: Iterable[Entry]) -> Part:
+    """Build a graph of uses of one op."""
     inputs: list[np.ndarray] = []
     names: list[str] = []
-    with GraphBuilder(f"{record.name}_{floats}") as builder:
-        for sample in samples:
-            arrays = operands_of(sample, floats)
-            operands = tuple(builder.input(type_) for type_ in types_of(arrays))
-            for result in create_node(record.name, operands, sample.attributes):
-                builder.output(_row_major(result))
-                names.append(sample.name)
+    with GraphBuilder(record.name) as builder:
+        for entry in entries:
+            stored, seen = VIEWS[entry.view]
+            arrays = [np.array(stored(array), order="C") for array in entry.arrays]
             inputs.extend(arrays)
-    graph = builder.finish()
-    expected = interpret(graph, inputs)
-    scales = SCALES.get(record.name, _none)(graph, inputs)
-    return Case(graph, inputs, expected, scales, names)
+            operands = tuple(seen(builder.input(type_)) for type_ in types_of(arrays))
+            for result in create_node(record.name, operands, entry.attributes):
+                builder.output(result)
+                names.append(f"{entry.name} {entry.view}".removesuffix(" whole"))
+    return Part(builder.finish(), inputs, names, SCALES.get(record.name, _none))
+
+
+def join(name: str, parts: Iterable[Part]) -> Case:
+    """Build one graph of all parts, and compute what each must give by itself."""
+    case = Case(Graph((), (), ()), [], [], [], [])
+    with GraphBuilder(name) as builder:
+        for part in parts:
+            values = inline(part.graph, [builder.input(v.type) for v in part.graph.input_values])
+            for output in part.graph.outputs:
+                builder.output(_row_major(values[output]))
+            case.inputs.extend(part.inputs)
+            case.names.extend(part.names)
+            case.expected.extend(interpret(part.graph, part.inputs))
+            case.scales.extend(part.scale(part.graph, part.inputs))
+    return replace(case, graph=builder.finish())
+
+
+# --- boundaries -----------------------------------------------------------------------------------
+
+
+def _doubled(array: np.ndarray) -> np.ndarray:
+    return np.repeat(array, 2, axis=-1)
+
+
+def _sliced(start: int, step: int) -> Callable[[Value], Value]:
+    def seen(value: Value) -> Value:
+        lead = (0,) * (value.rank - 1)
+        starts, steps = (*lead, start), (*(1 for _ in lead), step)
+        return ops.slice(value, starts, value.shape, steps)
+
+    return seen
+
+
+def _turned(value: Value) -> Value:
+    return ops.transpose(value, tuple(reversed(range(value.rank))))
+
+
+# name -> how the memory of an operand is made, and how the operand is taken from it
+VIEWS: Mapping[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Value], Value]]] = {
+    "whole": (lambda array: array, lambda value: value),
+    "strided": (_doubled, _sliced(0, 2)),
+    "strided and offset": (_doubled, _sliced(1, 2)),
+    "offset": (lambda a: np.concatenate([a[..., :1], a], axis=-1), _sliced(1, 1)),
+    "transposed": (np.transpose, _turned),
+}
+
+# ops whose schedule many share -> the anchor that publishes shapes for them
+SHARED: Mapping[Trait, str] = {Trait.ELEMENTWISE: "elementwise", Trait.REDUCTION: "reduction"}
+
+# the graphs of such an anchor, in which several ops meet, are joined to one op
+JOINED: Mapping[str, str] = {"add": "elementwise", "sum": "reduction", "relayout": "relayout"}
+
+
+def boundary_parts(record: OpDef, floats: DType) -> list[Part]:
+    """Return the cases at the boundaries of the schedule that an op selects, in a float dtype."""
+    parts = [_graph_part(graph) for graph in _boundary_graphs(record, floats)]
+    entries = list(boundary_entries(record, floats))
+    return [*parts, entry_part(record, entries)] if entries else parts
+
+
+def _boundary_graphs(record: OpDef, floats: DType) -> Iterator[Graph]:
+    anchor = JOINED.get(record.name) or ANCHORS.get(record.name)
+    for graph in graphs(anchor, small=False).values() if anchor else ():
+        first = graph.input_values[0].dtype
+        if (first if first in FLOATS else float32) == floats:
+            yield graph
+
+
+def _graph_part(graph: Graph) -> Part:
+    data = data_of(graph)
+    names = [f"{graph.name} {k}" for k in range(len(graph.outputs))]
+    return Part(graph, data.inputs, names, _magnitude_of_terms)
+
+
+def boundary_entries(record: OpDef, floats: DType) -> Iterator[Entry]:
+    """Yield uses of an op that shares its schedule with others, at the edges of that schedule."""
+    anchor = next((SHARED[trait] for trait in SHARED if trait in record.traits), None)
+    samples = samples_by_dtype(record).get(floats)
+    if anchor is None or not samples:
+        return
+    sample = max(samples, key=lambda s: (_has_floats(s), max(a.size for a in operands_of(s))))
+    arrays = operands_of(sample, floats)
+    dtype = dtype_of(arrays[-1].dtype)
+    shapes = list(schedules("cpu")[anchor].boundary_shapes(host_target(), dtype))
+    choices = [(shape, "whole") for shape in shapes] + [(shapes[-1], view) for view in VIEWS][1:]
+    for shape, view in choices:
+        filled = [_filled(record, array, shape) for array in arrays]
+        for axes in _reduced(len(shape)) if anchor == "reduction" else (None,):
+            attributes = sample.attributes if axes is None else {"axes": axes}
+            yield Entry(f"{shape} {axes or ''}".strip(), filled, attributes, view)
+
+
+def _filled(record: OpDef, array: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return an operand of a shape with the elements of a sample, again and again.
+
+    A product takes powers of two, which it must multiply without an error.
+    """
+    if record.name == "prod" and is_float(array):
+        array = np.array([1.0, -1.0, 2.0, 0.5, -0.5, 1.0, -2.0], array.dtype)
+    return np.resize(array, shape)
+
+
+def _reduced(rank: int) -> Iterator[tuple[int, ...]]:
+    yield (rank - 1,)
+    yield (0,)
+    if rank > 2:
+        yield (0, rank - 1)
 
 
 def _row_major(value: Value) -> Value:

@@ -4,19 +4,54 @@ from __future__ import annotations
 
 import pytest
 
-from frame.core.dtypes import DType
+from frame.codegen.schedules.registry import schedules
+from frame.core.dtypes import DType, float32
 from frame.ops import records
+from frame.ops.anchors import ANCHORS
 from frame.ops.record import OpDef
-from tests.support.sweep import check_case, make_case, samples_by_dtype
+from tests.support.sweep import (
+    JOINED,
+    SHARED,
+    boundary_parts,
+    check_case,
+    join,
+    sample_part,
+    samples_by_dtype,
+)
 
-CASES = [
-    pytest.param(record, floats, id=f"{record.name}-{floats}")
-    for record in records()
-    for floats in samples_by_dtype(record)
-]
+CASES = [(record, floats) for record in records() for floats in samples_by_dtype(record)]
+BOUNDED = [
+    pair for pair in CASES
+    if pair[0].name in {*ANCHORS, *JOINED} or set(SHARED) & set(pair[0].traits)
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("record", "floats"), CASES)
+def _name(value: OpDef | DType) -> str:
+    return value.name if isinstance(value, OpDef) else str(value)
+
+
+@pytest.mark.parametrize(("record", "floats"), CASES, ids=_name)
 def test_op(record: OpDef, floats: DType) -> None:
-    samples = samples_by_dtype(record)[floats]
-    check_case(make_case(record, samples, floats), record.name)
+    """Samples; in float32 joined by the boundaries of the schedule, which are slow in the rest."""
+    parts = [sample_part(record, samples_by_dtype(record)[floats], floats)]
+    if floats == float32:
+        parts += boundary_parts(record, floats)
+    check_case(join(f"{record.name}_{floats}", parts), record.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("record", "floats"), [p for p in BOUNDED if p[1] != float32], ids=_name)
+def test_boundaries(record: OpDef, floats: DType) -> None:
+    parts = boundary_parts(record, floats)
+    if parts:  # some schedules publish none in some dtypes
+        check_case(join(f"{record.name}_{floats}", parts), record.name)
+
+
+def test_every_boundary_graph_is_joined_to_an_op() -> None:
+    joined = {*ANCHORS.values(), *JOINED.values()}
+    assert set(schedules("cpu")) <= joined
+
+
+@pytest.mark.parametrize("record", [r for r, floats in BOUNDED if floats == float32], ids=_name)
+def test_the_schedule_publishes_boundaries(record: OpDef) -> None:
+    assert boundary_parts(record, float32)

@@ -426,3 +426,24 @@ BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {
     "reduction": reduction,
 }
 """Anchor -> its boundary graphs."""
+
+
+def _sweep_shapes(target: TargetDescription, dtype: DType) -> Iterator[Shape]:
+    """Yield rows at the edges of one vector and of four in flight, and short ones of several."""
+    lanes = target.lanes(dtype)
+    yield from ((size,) for size in around(lanes, 4 * lanes))
+    yield from ((3, size) for size in around(lanes)[::2])
+
+
+def _reduced_shapes(target: TargetDescription, dtype: DType) -> Iterator[Shape]:
+    """Yield rows and columns at the edges of one vector and of four that are kept apart."""
+    lanes = target.lanes(dtype)
+    yield from ((5, size) for size in around(lanes, 4 * lanes))
+    yield (3, 5, 2 * lanes)
+
+
+SHAPES: dict[str, Callable[[TargetDescription, DType], Iterable[Shape]]] = {
+    "elementwise": _sweep_shapes,
+    "reduction": _reduced_shapes,
+}
+"""Anchor that many ops share -> shapes of operands at its edges."""

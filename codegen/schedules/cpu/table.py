@@ -19,7 +19,8 @@ from frame.codegen.schedules.cpu import (
     scatter,
 )
 from frame.codegen.schedules.registry import Schedule, register_schedule
-from frame.core.shapes import Size
+from frame.core.dtypes import DType
+from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph
 
@@ -39,6 +40,17 @@ def _boundaries(anchor: str) -> Callable[[TargetDescription], Iterable[Graph]]:
     return graphs
 
 
+def _shapes(anchor: str) -> Callable[[TargetDescription, DType], Iterable[Shape]]:
+    """Return what makes the boundary shapes of an anchor; only tests load them."""
+
+    def shapes(target: TargetDescription, dtype: DType) -> Iterable[Shape]:
+        from frame.codegen.schedules.cpu.boundaries import SHAPES
+
+        return SHAPES[anchor](target, dtype) if anchor in SHAPES else ()
+
+    return shapes
+
+
 for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces),
@@ -51,4 +63,10 @@ for _schedule in (
     Schedule("concat", concat.lower),
     Schedule("relayout", copy_layout.lower),
 ):
-    register_schedule(replace(_schedule, boundary_graphs=_boundaries(_schedule.anchor)))
+    register_schedule(
+        replace(
+            _schedule,
+            boundary_graphs=_boundaries(_schedule.anchor),
+            boundary_shapes=_shapes(_schedule.anchor),
+        )
+    )
