@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 
 from frame import ops
+from frame.compiler import pass_manager
 from frame.compiler.pass_manager import (
     Pass,
     PassManager,
@@ -275,6 +276,43 @@ class Spoiler:
 def test_what_a_pass_returns_is_verified(kind, message):
     with pytest.raises(InvalidArgumentError, match=message):
         PassManager([Spoiler(kind)]).run(mlp(), context())
+
+
+@dataclass(frozen=True)
+class Breaking:
+    """Does what another pass does, and then puts the nodes of the graph out of their order."""
+
+    inner: Pass
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def changes_inputs(self) -> bool:
+        return getattr(self.inner, "changes_inputs", False)
+
+    def run(self, graph, context):
+        result = self.inner.run(graph, context)
+        return replace(result, nodes=result.nodes[::-1]) if len(result.nodes) > 1 else result
+
+
+@pytest.mark.parametrize("name", [n for n in STANDARD if n != "split"])
+def test_a_standard_pass_that_breaks_the_graph_is_caught_and_named(name):
+    with pytest.raises(InvalidArgumentError, match=rf"^{name}: V\d+: "):
+        compiled(mlp(), passes=[Breaking(find_pass(name)())], group_info=packed_group_info)
+
+
+def test_the_verifier_runs_after_each_pass_that_changed_something(monkeypatch):
+    seen = []
+    monkeypatch.setattr(pass_manager, "verify", seen.append)
+    _, recorder = recorded(mlp(), group_info=packed_group_info)
+    changed = [record.after for record in recorder.records if record.changed]
+    assert len(changed) >= 4  # the test means something
+    left = iter(seen)
+    assert all(any(graph is each for each in left) for graph in changed)
+    # The rest are the graphs that a list of passes starts with.
+    assert len(seen) - len(changed) < len(recorder.records) - len(changed)
 
 
 def test_errors_of_a_pass_keep_their_class_and_facts_and_name_the_pass_once():

@@ -484,8 +484,15 @@ def test_reorder_moves_lets_inwards():
         let, row = b.let("row", b.add(i, 1))
         return [let, b.for_(7, lambda j: b.store(GRID, [b.sub(row, 1), j], b.load(OTHER, [j, i])))]
 
-    (block,) = rewrites.reorder(b.for_(6, outer))
-    verify_kernel(Kernel("k", (GRID, OTHER), (), (block,)))
+    before = b.for_(6, outer)
+    (block,) = rewrites.reorder(before)
+    assert [b.constant_value(loop.extent) for loop in (before, block)] == [6, 7]
+    for statement in (before, block):
+        kernel = Kernel("k", (GRID, OTHER), (), (statement,))
+        verify_kernel(kernel)
+        grid = np.zeros((6, 7), np.float32)
+        run_kernel(kernel, [grid, np.arange(42, dtype=np.float32).reshape(7, 6)])
+        np.testing.assert_array_equal(grid, np.arange(42).reshape(7, 6).T)
 
 
 CROSSED = {
@@ -598,7 +605,9 @@ def test_parallelise_accepts_blocks_that_fit():
         copy = Copy(View(X, (b.mul(i, 4),)), View(P, (b.index(0),)), (b.index(4),))
         return [b.store(Y, [b.ramp(b.mul(i, 4), 4)], wide), copy]
 
-    rewrites.parallelise(kernel_of(b.for_(b.div(N, 4), body), buffers=(X, Y)))
+    after = rewrites.parallelise(kernel_of(b.for_(b.div(N, 4), body), buffers=(X, Y)))
+    (loop,) = after.body
+    assert loop.kind is LoopKind.PARALLEL
 
 
 def test_parallelise_refuses_what_runs_in_parallel():

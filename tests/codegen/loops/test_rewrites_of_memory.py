@@ -72,8 +72,10 @@ def test_stage_masks_a_window_that_may_leave_the_buffer():
     )
     kernel = kernel_of(loop)
     after = at(kernel, loop, lambda loop: rewrites.stage(loop, X, [b.sub(N, 1)], [2]))
-    y = np.zeros(9, np.float32)
-    run_kernel(after, [np.arange(9, dtype=np.float32), y], [9])
+    for size, first in ((8, 7.0), (9, 0.0)):
+        x, y = np.arange(size, dtype=np.float32), np.zeros(size, np.float32)
+        run_kernel(after, [x, y], [size])
+        assert y.tolist() == [first, *([0.0] * (size - 1))]
 
 
 UNSTAGED = {

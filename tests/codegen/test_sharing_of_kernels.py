@@ -1,0 +1,61 @@
+"""Equal groups of one piece share one kernel; groups that differ in anything have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from frame import ops
+from frame.codegen.loops.ir import Launch
+from frame.codegen.loops.traverse import walk
+from frame.codegen.schedules.cpu.boundaries import Cases, graph
+from frame.core.dtypes import float32, float64
+from frame.ir.graph import Value
+from tests.support.boundaries import check, data_of
+from tests.support.compile import make_piece
+
+
+def _chain(cases: Cases, size: int = 40) -> Value:
+    return ops.relu(cases.input((3, size)) + cases.input((size,)))
+
+
+def _product(cases: Cases) -> Value:
+    return ops.relu(ops.matmul(cases.input((20, 9)), cases.input((9, 33))) + cases.input((33,)))
+
+
+def _rows(cases: Cases) -> Value:
+    x = cases.input((5, 40))
+    return x * ops.sum(x, 1, True)
+
+
+@pytest.mark.parametrize("make", [_chain, _product, _rows])
+def test_equal_groups_share_their_kernels(make: Callable[[Cases], Value]) -> None:
+    counts = []
+    for uses in (1, 4):
+        built = graph("uses", float32, lambda c, n=uses: c.outputs(*(make(c) for _ in range(n))))
+        piece = make_piece(built)
+        module = piece.lowered.module
+        launches = [s for s in walk(module.entry.body) if isinstance(s, Launch)]
+        assert len(piece.piece.graph.nodes) == uses
+        counts.append((len(module.kernels), len(launches)))
+        data = data_of(built)
+        check(built, data, piece.executable().run(data.inputs), "shared")
+    (alone, launches_of_one), (shared, launches_of_four) = counts
+    assert shared == alone
+    assert launches_of_four == 4 * launches_of_one
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda c: _chain(c, 41),
+        lambda c: ops.relu(c.input((3, 40), float64) + c.input((40,), float64)),
+        lambda c: ops.relu(c.input((3, 40)) - c.input((40,))),
+        lambda c: ops.relu(c.input((3, 40)) + c.input((3, 1))),
+    ],
+    ids=["size", "dtype", "op", "broadcast"],
+)
+def test_groups_that_differ_have_kernels_of_their_own(other: Callable[[Cases], Value]) -> None:
+    built = graph("pair", float32, lambda c: c.outputs(_chain(c), other(c)))
+    assert len(make_piece(built).lowered.module.kernels) == 2
