@@ -101,14 +101,28 @@ class Recycler:
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return an array that nobody else holds."""
         for array in self.arrays:
-            # The list, the loop variable and the argument of getrefcount: nobody else.
-            if array.shape == shape and sys.getrefcount(array) == 3:
+            if array.shape == shape and sys.getrefcount(array) == _COUNT_OF_ONE_HOLDER:
                 return array
         array = empty(shape, dtype)
         if len(self.arrays) >= _POOLED:
             self.arrays.pop(0)
         self.arrays.append(array)
         return array
+
+
+def _count_of_one_holder() -> int:
+    """Return the count that `Recycler.take` sees of an array that only its list holds.
+
+    Besides the list it counts the loop variable, and the argument where the interpreter counts
+    that: from Python 3.14 on it does not, and a fixed number would hand out arrays in use.
+    """
+    arrays, count = [np.empty(0)], 0
+    for array in arrays:
+        count = sys.getrefcount(array)
+    return count
+
+
+_COUNT_OF_ONE_HOLDER = _count_of_one_holder()
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

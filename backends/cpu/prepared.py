@@ -14,13 +14,12 @@ import numpy as np
 
 from frame.backends.cpu.frames import Binding, Frame, empty
 from frame.backends.cpu.pool import get_pool
-from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.errors import FrameError, InternalError, InvalidArgumentError
 from frame.core.shapes import match_shapes
 
 if TYPE_CHECKING:
     from frame.backends.cpu.executable import CpuExecutable
 
-_BAD_STATUS = 1
 _SHAPE = operator.attrgetter("shape")
 _ARRAY, _EMPTY = np.ndarray, np.empty
 _SHAPES = 64  # shapes of inputs that are known to fit
@@ -107,10 +106,10 @@ class PreparedCall:
             results.append(array)
         if self._checked:
             frame.status[1] = 0
-        bad = self._entry(frame.context)
+        error = self._error(frame) if self._entry(frame.context) else None
         self._frames.append(frame)
-        if bad:
-            self._raise(frame)
+        if error is not None:
+            raise error
         return results
 
     def _expect(self, inputs: Sequence[Any]) -> bool:
@@ -142,9 +141,10 @@ class PreparedCall:
         frame.status[1] = 0
         with executable.lock if self._guarded else nullcontext():
             bad = executable.entry(frame.context)
+        error = self._error(frame) if bad else None
         executable.frames.append(frame)
-        if bad == _BAD_STATUS:
-            self._raise(frame)
+        if error is not None:
+            raise error
         return results
 
     def _frame(self, binding: Binding) -> Frame:
@@ -280,9 +280,13 @@ class PreparedCall:
         )
         return any(np.may_share_memory(a, b) for a, b in pairs)
 
-    def _raise(self, frame: Frame) -> None:
+    def _error(self, frame: Frame) -> FrameError:
+        """Return what a failed run reported; read before another call may take the frame."""
         site, position, value = (int(frame.status[k]) for k in (1, 2, 3))
         sites = self._executable.artifact.sites
         if not 1 <= site <= len(sites):
-            raise InternalError(f"a check reported the unknown site {site}")
-        raise sites[site - 1].error(position, value)
+            return InternalError(
+                f"{self._executable.artifact.entry}: expected a check from 1 to {len(sites)}, "
+                f"received a report of check {site}: please report this with the model"
+            )
+        return sites[site - 1].error(position, value)
