@@ -13,7 +13,7 @@ import numpy as np
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import dtype
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Dim
+from frame.core.shapes import Dim, match_shapes
 from frame.core.tensors import Tensor, from_numpy
 from frame.ir.builder import active_builder
 from frame.ir.graph import TensorType, Value
@@ -37,10 +37,18 @@ class _Compiled:
     entry: Entry
     structure: Structure
     types: tuple[TensorType, ...]
+    symbolic: bool
 
     def fits(self, types: Sequence[TensorType]) -> bool:
         """Whether arguments of these types run on this form."""
-        return all(map(_fits, self.types, types))
+        return all(map(_fits, self.types, types)) and (
+            not self.symbolic or _bind(self.types, types)
+        )
+
+
+def _bind(mine: Sequence[TensorType], given: Sequence[TensorType]) -> bool:
+    """Whether one size for each symbol makes all types fit: two arguments may share a symbol."""
+    return match_shapes([(m.shape, g.shape) for m, g in zip(mine, given, strict=True)], {})
 
 
 def _fits(mine: TensorType, given: TensorType) -> bool:
@@ -143,19 +151,20 @@ class Jitted:
         owner = backend(self.backend)
         settings = {**self.options, "target": target_of(owner, self.options.get("target"))}
         declared = Declared(graph, owner.name, **settings)
-        return _Compiled(make_entry(declared, ParameterStore({}, {})), structure, tuple(types))
+        entry = make_entry(declared, ParameterStore({}, {}))
+        symbolic = any(isinstance(size, Dim) for type_ in types for size in type_.shape)
+        return _Compiled(entry, structure, tuple(types), symbolic)
 
 
 def _reason(types: Sequence[TensorType], known: Sequence[_Compiled]) -> str:
     """Return what the forms that are compiled do not take; of the last one, the first argument."""
     if not known:
         return "its arguments have another structure, or its keyword arguments other values"
-    pairs = enumerate(zip(known[-1].types, types, strict=True))
-    return next(
-        f"argument {position} is {new}, not {old}"
-        for position, (old, new) in pairs
-        if not _fits(old, new)
-    )
+    last = known[-1].types
+    pairs = enumerate(zip(last, types, strict=True))
+    alone = (f"argument {k} is {new}, not {old}" for k, (old, new) in pairs if not _fits(old, new))
+    texts = [", ".join(map(str, each)) for each in (types, last)]
+    return next(alone, f"its arguments are {texts[0]}, which do not fit {texts[1]} together")
 
 
 def _hashable(static: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

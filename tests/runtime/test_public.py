@@ -223,6 +223,15 @@ def test_a_profile_of_a_training_step_changes_nothing_and_takes_its_inputs() -> 
         model.profile(X[:, :2])
 
 
+def test_jit_compiles_anew_for_sizes_that_do_not_fit_a_symbol_together(caplog) -> None:
+    function = frame.jit(lambda x, y: ops.concat([x, y], axis=0))
+    for rows, others in ((3, 3), (5, 5), (3, 5), (7, 2), (9, 9)):
+        x, y = numbers(rows, 4), numbers(others, 4)
+        with caplog.at_level("INFO", logger="frame.jit"):
+            assert np.array_equal(function(x, y), np.concatenate([x, y]))
+    assert function.compiles == 4 and "do not fit float32[n, 4], float32[n, 4]" in caplog.text
+
+
 def test_a_summary_counts_every_parameter_under_its_module() -> None:
     model = _model()
     text = model.summary()
