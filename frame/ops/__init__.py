@@ -65,5 +65,5 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
-    return sorted(__all__)
+    """Return the public names, ops that were registered later among them."""
+    return sorted({*__all__, *api.names()})
