@@ -49,9 +49,10 @@ def model_text(data: dict[str, Any]) -> dict[str, Any]:
         "inputs": "\n".join(f"{port['name']}: {port['type']}" for port in data["inputs"]),
         "outputs": "\n".join(f"{port['name']}: {port['type']}" for port in data["outputs"]),
         "parameters": f"{data['parameters']:,}",
-        "buffers": f"{data['buffers']:,} elements",
-        "memory of both": bytes_text(data["parameter_bytes"]),
+        "memory": bytes_text(data["parameter_bytes"]),
     }
+    if data["buffers"]:
+        rows["buffers"] = f"{data['buffers']:,} elements, in the memory above"
     if data["host_steps"]:
         rows["runs in numpy"] = ", ".join(data["host_steps"])
     return rows

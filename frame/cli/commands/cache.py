@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   frame cache info         where the cache is, and how full
-  frame cache verify       check the digest of every file; exit code 1 when one is damaged
+  frame cache verify       check every file; exit code 1 when one is damaged
   frame cache clear        remove every file; the next compile starts anew
 
 \b
 Settings:
   FRAME_CACHE_DIR          another folder
   FRAME_CACHE=0|readonly   no cache, or one that is never written
-  FRAME_CACHE_SIZE=2G      the size above which the files unused for longest are removed"""
+  FRAME_CACHE_SIZE=2G      above this size the oldest files go"""
 
 
 @click.group("cache", epilog=EPILOG)

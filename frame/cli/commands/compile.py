@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 MODEL is one of
-  package.module:factory   a function without arguments that returns a module, a graph or a
-                           function of values; also the module, graph or function itself
-  graph.txt                the text of a graph, as `frame inspect --graph` prints it
+  package.module:factory   a function without arguments that returns a
+                           module, a graph or a function of values;
+                           also the module, graph or function itself
+  graph.txt                a graph as `frame inspect --graph` prints it
 
 \b
 Examples:
@@ -24,7 +25,6 @@ Examples:
   frame compile models.digits:mlp --input x=batch,784 -o mlp.frame
   frame compile relu.txt --target x86-64-v3 --json
 
-\b
 --input gives the shape of an input: numbers, or names for sizes that are known only when the model
 is called. `x=1x3x224x224`, `x=batch,784:float32` and `784` are inputs; `scalar:int64` has no
 dimension. A graph text has its own inputs."""

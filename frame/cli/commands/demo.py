@@ -16,10 +16,9 @@ EPILOG = """\b
 Examples:
   frame demo
   frame demo --seed 7
-  frame demo --quick --out /tmp      three epochs a network, to see that all works
+  frame demo --quick --out /tmp      three epochs a network, to see it work
   frame demo --json
 
-\b
 The test images are every fifth of the 1,797 and are used only to count how many the trained network
 gets right. The same seed gives the same network, bit for bit, on the same machine. The time of a
 step includes the making of its batch; a multiply-add counts as two operations."""
@@ -28,7 +27,13 @@ _SHOWN = 16
 
 
 @click.command("demo", epilog=EPILOG)
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="INTEGER",
+    default=0,
+    help="Seed of initial weights, order and dropout.  [default: 0]",
+)
 @click.option("--quick", is_flag=True, help="Train a few epochs only; the accuracy is lower.")
 @click.option("-o", "--out", default="digits.frame", show_default=True, help="The file to save.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

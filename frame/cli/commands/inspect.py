@@ -15,7 +15,7 @@ EPILOG = """\b
 Examples:
   frame inspect model.frame                    signature, parameters, device
   frame inspect model.frame --graph            the declared graph as text
-  frame inspect model.frame --source llvm      the generated code; also loop, assembly
+  frame inspect model.frame --source llvm      the code; also loop, assembly
   frame inspect models.digits:mlp --input batch,784 --source loop
   frame inspect model.frame --json"""
 

@@ -17,11 +17,9 @@ Examples:
   frame run model.frame --input x=image.npy --json
   frame run model.frame --input x=image.npy --trust
 
-\b
 An input is a .npy file, or a member of a .npz file (file.npz:member). Its name may be left out when
 the model has one input. The outputs go to a .npy file, or to a .npz file with one member each.
 
-\b
 --trust runs the machine code that the file holds. A file can't prove who made it, so use --trust
 for files that you made yourself; without it the code is generated anew, or taken from the cache."""
 
