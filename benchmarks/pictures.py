@@ -123,7 +123,7 @@ def profile_picture(profile: Profile, shown: int = 14) -> str:
     scale = 240 / first[0].seconds
     lines = [(row.kernel, row.module, row.seconds) for row in first]
     lines += [(f"{len(rest)} more", "", sum(row.seconds for row in rest))] if rest else []
-    body = text(8, 22, f"a training step of {profile.name.removesuffix('_train')}, by kernel: ")
+    body = text(8, 22, f"a training step of {profile.name.removesuffix('_train')}, by kernel")
     body += text(722, 22, f"{time_text(profile.seconds)} in {len(rows)} launches", "end")
     for k, (kernel, module, seconds) in enumerate(lines):
         y = 46 + 20 * k

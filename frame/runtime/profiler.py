@@ -108,7 +108,7 @@ class Profile:
 def make_profile(times: Sequence[KernelTime], graph: Graph) -> Profile:
     """Return the profile of a run from its launch times and the declared graph.
 
-    A launch that a few modules share names them; for more it shows the path they have in common.
+    A launch that a few modules share names them; for more it shows what their paths share: `net.block.*`.
     """
     total = sum(time.seconds for time in times) or 1.0
     rows = (
@@ -135,7 +135,7 @@ def _module_of(origins: Sequence[int], graph: Graph) -> str:
         if len(set(parts)) > 1:
             break
         common.append(parts[0])
-    return ".".join([*common, "..."])
+    return ".".join([*common, "*"])
 
 
 def time_text(seconds: float) -> str:
