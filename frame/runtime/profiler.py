@@ -108,7 +108,8 @@ class Profile:
 def make_profile(times: Sequence[KernelTime], graph: Graph) -> Profile:
     """Return the profile of a run from its launch times and the declared graph.
 
-    A launch that a few modules share names them; for more it shows what their paths share: `net.block.*`.
+    A launch that a few modules share names them; for more it shows what their paths have in common:
+    `net.block.*`.
     """
     total = sum(time.seconds for time in times) or 1.0
     rows = (
