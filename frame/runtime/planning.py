@@ -21,6 +21,7 @@ from frame.compiler.pipeline import (
     make_pipeline,
     simplify_graph,
 )
+from frame.core import plugins
 from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.errors import InvalidArgumentError, UnimplementedError
@@ -361,7 +362,11 @@ def options_on(declared: Declared, device: Device) -> Mapping[str, Any]:
 
 
 def artifact_key(piece: Piece, device: Device, declared: Declared) -> str:
-    """Return the level-2 key: the text and plan of a piece, its target, options and backend."""
+    """Return the level-2 key: the text and plan of a piece, its target, options and backend.
+
+    With the sources of plug-ins, as in the level-1 key: two releases of one must not overwrite each
+    other's code, which the manifests of both would name.
+    """
     owner = backend(device.backend)
     plan_text = "" if piece.plan is None else repr(piece.plan.to_data())
     parts = (
@@ -372,5 +377,6 @@ def artifact_key(piece: Piece, device: Device, declared: Declared) -> str:
         target_on(declared, device).text(),
         repr(sorted(options_on(declared, device).items())),
         owner.source_hash(),
+        plugins.digest_of_loaded(),
     )
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()

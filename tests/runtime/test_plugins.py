@@ -17,7 +17,7 @@ from frame import ops
 from frame.core.errors import AlreadyExistsError, DeviceError, InvalidArgumentError, NotFoundError
 from frame.ops.registry import unregister
 from frame.runtime import backends
-from frame.runtime.loading import Declared, key_of
+from frame.runtime.loading import Declared, fresh, key_of, load
 from tests.project import checkout
 from tests.runtime.support import watched
 from tests.support.recorder import FOLDER
@@ -180,6 +180,23 @@ def test_the_sources_of_a_plug_in_are_in_the_key(twice: Path) -> None:
     before = key_of(Declared(plain)).text
     path.write_text(OPS)
     assert key_of(Declared(plain)).text == before
+
+
+def test_two_releases_of_a_plug_in_do_not_overwrite_each_others_code(
+    twice: Path, install: Install
+) -> None:
+    """A rule may lean on a versioned package, whose sources no look at the rule itself follows."""
+    uses = RULES.replace("b.add(x, x)", "plug_helper.double(x)") + "\nimport plug_helper\n"
+    helper = "from frame.codegen.loops import builder as b\n__version__ = '1'\n"
+    helper += "def double(x): return b.add(x, x)\n"
+    points = {"rules": "plug_rules", "helper": "plug_helper"}
+    site = install("rule-dist", "frame.schedules", points, plug_rules=uses, plug_helper=helper)
+    declared = Declared(frame.trace(lambda x: ops.plug_twice(x), frame.spec((2,))))
+    load(declared)
+    first = [piece.key for piece in fresh(declared).manifest.run.pieces]
+    assert first == [piece.key for piece in fresh(declared).manifest.run.pieces]
+    (site / "plug_helper.py").write_text(helper.replace("b.add(x, x)", "b.mul(x, 2.0)"))
+    assert first != [piece.key for piece in fresh(declared).manifest.run.pieces]
 
 
 def test_a_broken_plug_in_of_ops_is_logged_and_others_load(
