@@ -382,70 +382,72 @@ def regress(
     return Declaration(make(**options), normal(shape), Input((*shape[:-1], out)))
 
 
+_SMALL_RESNET: Mapping[str, Any] = {"depth": 18, "classes": 10, "small": True}
+_TRAINED: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...] = (
+    (
+        "train_mlp_b128",
+        classify,
+        (networks.mlp, _NONE, (128, 784), 10),
+        (networks.mlp, {"widths": (9, 17, 10)}, (4, 9), 10),
+        False,
+    ),
+    (
+        "train_lenet_b64",
+        classify,
+        (networks.lenet, _NONE, (64, 1, 28, 28), 10),
+        (networks.lenet, _NONE, (2, 1, 28, 28), 10),
+        False,
+    ),
+    (
+        "train_resnet18_cifar_b64",
+        classify,
+        (networks.resnet, _SMALL_RESNET, (64, 3, 32, 32), 10),
+        (networks.resnet, {**_SMALL_RESNET, "width": 4}, (4, 3, 16, 16), 10),
+        True,
+    ),
+    (
+        "train_vgg16bn_b32",
+        classify,
+        (networks.vgg16_bn, {"classes": 10, "small": True}, (32, 3, 32, 32), 10),
+        (
+            networks.vgg16_bn,
+            {"classes": 10, "small": True, "width": 4},
+            (8, 3, 32, 32),
+            10,
+        ),
+        True,
+    ),
+    (
+        "train_encoder_b8",
+        regress,
+        (networks.encoder_block, _NONE, (8, 128, 256), 256),
+        (
+            networks.encoder_block,
+            {"width": 8, "heads": 2, "hidden": 12},
+            (2, 5, 8),
+            8,
+        ),
+        False,
+    ),
+    (
+        "train_lstm",
+        regress,
+        (networks.lstm, _NONE, (64, 16, 128), 128),
+        (networks.lstm, {"inputs": 4, "hidden": 4}, (5, 2, 4), 4),
+        False,
+    ),
+    (
+        "train_mamba_block_b4",
+        regress,
+        (networks.mamba_block, _NONE, (4, 256, 64), 64),
+        (networks.mamba_block, {"model": 6, "width": 8, "state": 4}, (2, 9, 6), 6),
+        False,
+    ),
+)
+
+
 def _training() -> Iterator[Case]:
-    small_resnet = {"depth": 18, "classes": 10, "small": True}
-    rows: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...] = (
-        (
-            "train_mlp_b128",
-            classify,
-            (networks.mlp, _NONE, (128, 784), 10),
-            (networks.mlp, {"widths": (9, 17, 10)}, (4, 9), 10),
-            False,
-        ),
-        (
-            "train_lenet_b64",
-            classify,
-            (networks.lenet, _NONE, (64, 1, 28, 28), 10),
-            (networks.lenet, _NONE, (2, 1, 28, 28), 10),
-            False,
-        ),
-        (
-            "train_resnet18_cifar_b64",
-            classify,
-            (networks.resnet, small_resnet, (64, 3, 32, 32), 10),
-            (networks.resnet, {**small_resnet, "width": 4}, (4, 3, 16, 16), 10),
-            True,
-        ),
-        (
-            "train_vgg16bn_b32",
-            classify,
-            (networks.vgg16_bn, {"classes": 10, "small": True}, (32, 3, 32, 32), 10),
-            (
-                networks.vgg16_bn,
-                {"classes": 10, "small": True, "width": 4},
-                (8, 3, 32, 32),
-                10,
-            ),
-            True,
-        ),
-        (
-            "train_encoder_b8",
-            regress,
-            (networks.encoder_block, _NONE, (8, 128, 256), 256),
-            (
-                networks.encoder_block,
-                {"width": 8, "heads": 2, "hidden": 12},
-                (2, 5, 8),
-                8,
-            ),
-            False,
-        ),
-        (
-            "train_lstm",
-            regress,
-            (networks.lstm, _NONE, (64, 16, 128), 128),
-            (networks.lstm, {"inputs": 4, "hidden": 4}, (5, 2, 4), 4),
-            False,
-        ),
-        (
-            "train_mamba_block_b4",
-            regress,
-            (networks.mamba_block, _NONE, (4, 256, 64), 64),
-            (networks.mamba_block, {"model": 6, "width": 8, "state": 4}, (2, 9, 6), 6),
-            False,
-        ),
-    )
-    for name, declare, sizes, tiny, heavy in rows:
+    for name, declare, sizes, tiny, heavy in _TRAINED:
         yield Case(name, TRAINING, declare, sizes, tiny, tolerance=5e-3, heavy=heavy)
 
 
