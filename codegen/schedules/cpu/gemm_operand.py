@@ -199,7 +199,10 @@ def _merge_rows(made: Product) -> Product:
     if left.view.axes != tuple(range(left.value.rank)):
         return made
     merged = (*made.batch, made.rows)
-    return replace(made, batch=(), rows=product(merged), merged=merged)
+    rows = product(merged)
+    if rows == 1:  # a single row keeps its batch axes of size 1
+        return made
+    return replace(made, batch=(), rows=rows, merged=merged)
 
 
 def element(reader: Reader, matrix: Matrix, batch: Index, row: Expr, column: Expr) -> Expr:
