@@ -165,11 +165,12 @@ def _plan_whole(declared: Declared, graph: Graph) -> Planned:
         _watchers(declared),
         declared.graph,
     )
-    run = _one_piece(declared, compiled.run, graph)
+    run = _one_piece(declared, compiled.run, graph, len(graph.outputs))
     if compiled.load is None:
         return Planned(run)
     derived = tuple(source.index for source in compiled.run_sources if source.derived)
-    return Planned(run, _one_piece(declared, compiled.load, graph), derived)
+    made = len(compiled.load.signature.outputs)
+    return Planned(run, _one_piece(declared, compiled.load, graph, made), derived)
 
 
 def _without_donation(graph: Graph) -> Graph:
@@ -191,25 +192,27 @@ def _without_donation(graph: Graph) -> Graph:
     return replace(graph, inputs=inputs, outputs=results, updates=(), output_names=outputs)
 
 
-def _one_piece(declared: Declared, piece: Piece, graph: Graph) -> PlannedProgram:
-    """Return the program of a piece of `graph`: on the host its call, else with transfers."""
+def _one_piece(declared: Declared, piece: Piece, graph: Graph, results: int) -> PlannedProgram:
+    """Return the program of a piece of `graph`: on the host its call, else with transfers.
+
+    The first `results` outputs of the piece are results; the others are new values of the state.
+    """
     device = Device(declared.backend, 0)
     row = PiecePlan(device, artifact_key(piece, device, declared), piece.signature)
-    signature = _with_state(piece.signature, graph)
+    signature = _with_state(piece.signature, graph, results)
     steps, outputs = _steps_around(piece.signature, signature, device)
     return PlannedProgram(ProgramPlan(signature, (row,), steps, outputs), (piece,))
 
 
-def _with_state(signature: Signature, graph: Graph) -> Signature:
+def _with_state(signature: Signature, graph: Graph, results: int) -> Signature:
     """Return the signature of a piece with the roles and updates that `graph` gives its inputs."""
     roles = {entry.name: entry.role for entry in graph.inputs}
     updated = {f"{graph.inputs[update.input_index].name}'" for update in graph.updates}
-    plain = sum(port.name not in updated for port in signature.outputs)
-    if signature.updates or plain == len(signature.outputs):
+    if signature.updates or results == len(signature.outputs):
         return signature
     inputs = tuple(replace(port, role=roles.get(port.name, port.role)) for port in signature.inputs)
     updates = tuple(k for k, port in enumerate(inputs) if f"{port.name}'" in updated)
-    return replace(signature, inputs=inputs, outputs=signature.outputs[:plain], updates=updates)
+    return replace(signature, inputs=inputs, outputs=signature.outputs[:results], updates=updates)
 
 
 def _steps_around(
