@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -48,7 +48,8 @@ class _Compiled:
 
 def _bind(mine: Sequence[TensorType], given: Sequence[TensorType]) -> bool:
     """Whether one size for each symbol makes all types fit: two arguments may share a symbol."""
-    return match_shapes([(m.shape, g.shape) for m, g in zip(mine, given, strict=True)], {})
+    pairs = zip(mine, given, strict=True)
+    return match_shapes([(m.shape, cast("tuple[int, ...]", g.shape)) for m, g in pairs], {})
 
 
 def _fits(mine: TensorType, given: TensorType) -> bool:

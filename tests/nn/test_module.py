@@ -248,7 +248,7 @@ def test_text_and_html():
         "Linear(in_features=8, out_features=3)])"
     )
     html = mlp()._repr_html_()
-    assert "mlp: 67 parameters" in html and html.count("<tr>") == 5
+    assert "mlp: 67 parameters" in html and html.count("<tr") == 5
     hostile = nn.module(lambda self, x: x)
     object.__setattr__(hostile, "kind", "<script>")
     assert "<script>" not in hostile._repr_html_()
