@@ -1,0 +1,59 @@
+"""The sizes of the loops of a product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from frame import ops
+from frame.backends.cpu.target import named_target
+from frame.codegen.schedules.cpu.gemm_operand import product_of
+from frame.codegen.schedules.cpu.gemm_plan import GemmPlan, make_plan
+from frame.core.dtypes import DType, float32, float64
+from frame.ir.builder import GraphBuilder
+from frame.ir.graph import Graph, TensorType
+from tests.support.compile import make_piece
+
+PAGE, TRANSLATED = 4096, 64
+TARGET = replace(named_target("x86-64-v3"), l1=1 << 15, l2=1 << 19)
+
+
+def matmul(rows: int, depth: int, columns: int, dtype: DType = float32) -> Graph:
+    with GraphBuilder("matmul") as builder:
+        x = builder.input(TensorType(dtype, (rows, depth)))
+        y = builder.input(TensorType(dtype, (depth, columns)))
+        builder.output(ops.matmul(x, y))
+    return builder.finish()
+
+
+def plan_of(rows: int, depth: int, columns: int) -> GemmPlan:
+    return make_plan(product_of(matmul(rows, depth, columns)), TARGET)
+
+
+def test_rows_of_a_deep_pass_and_a_panel_are_translated_at_once() -> None:
+    plan = plan_of(1024, 1024, 1024)
+    assert plan.is_single_pass and not plan.copy_left
+    panel = plan.depth * plan.columns * float32.itemsize
+    rows = plan.tiles * plan.rows * 2  # of the left operand and of the result, a page each
+    assert panel // PAGE + rows <= TRANSLATED
+
+
+def test_a_deep_pass_of_short_rows_takes_more_tiles() -> None:
+    assert plan_of(1024, 512, 128).tiles > plan_of(1024, 1024, 1024).tiles
+
+
+def test_wide_panels_still_meet_some_tiles() -> None:
+    wide = replace(named_target("x86-64-v3,+avx512f,+avx512bw,+avx512dq,+avx512vl"), l2=1 << 21)
+    plan = make_plan(product_of(matmul(4096, 1024, 4096)), wide)
+    assert plan.tiles >= 4
+
+
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_a_product_of_several_blocks_is_right(dtype: DType) -> None:
+    generator = np.random.default_rng(5)
+    shapes = ((611, 1000), (1000, 77))
+    x, y = (generator.integers(-8, 9, shape).astype(dtype.numpy) for shape in shapes)
+    (found,) = make_piece(matmul(611, 1000, 77, dtype)).executable().run([x, y])
+    assert np.array_equal(found, x @ y)  # small integers: every sum is exact
