@@ -135,6 +135,7 @@ _SHAPES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("row_in_batches_of_one", (1, 1, 1, 19), (19, 5)),
     ("dot_in_batches_of_one", (1, 1, 19), (1, 19, 1)),
     ("column_in_batches_of_one", (1, 1, 3, 19), (1, 1, 19, 1)),
+    ("tails_in_batches_of_one", (1, 1, 17, 33), (1, 1, 33, 19)),
     ("empty_rows", (0, 4), (4, 3)),
     ("empty_inner", (2, 0), (0, 3)),
     ("empty_batch", (0, 2, 3), (3, 2)),

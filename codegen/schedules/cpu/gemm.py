@@ -357,7 +357,7 @@ class _Gemm:
         self, body: b.Body, work: _Chunk, packed: Buffer, first: Expr, extent: Expr
     ) -> None:
         """Pack one pass of the panels of a chunk."""
-        own = _aligned_batch(self.made.right, work.batch)
+        own = self.made.right.own_batch(work.batch)
 
         def save(position: Expr, row: Expr, column: Expr, value: Expr) -> None:
             body.store(packed, [position, row, column], value)
@@ -600,16 +600,10 @@ def _product(extents: Sequence[Expr]) -> Expr:
     return total
 
 
-def _aligned_batch(matrix: Matrix, batch: Index) -> Index:
-    """Return the batch index of an operand for one of the result."""
-    tail = batch[len(batch) - len(matrix.batch) :]
-    return tuple(b.index(0) if size == 1 else i for size, i in zip(matrix.batch, tail, strict=True))
-
-
 def _flat_batch(group: Group, matrix: Matrix, batch: Index) -> Expr:
     """Return the position of an operand's matrix among all that it has."""
     flat: Expr = b.index(0)
-    for size, i in zip(matrix.batch, _aligned_batch(matrix, batch), strict=True):
+    for size, i in zip(matrix.batch, matrix.own_batch(batch), strict=True):
         flat = b.add(b.mul(flat, group.extent(size)), i)
     return flat
 

@@ -120,7 +120,17 @@ class Matrix:
         if self.is_vector:
             return (column,) if self.is_left else (row,)
         last = (column, row) if self.flipped else (row, column)
-        return (*aligned(self.batch, batch), *last)
+        return (*self.own_batch(batch), *last)
+
+    def own_batch(self, batch: Index) -> Index:
+        """Return the index of its own batch axes for one of the product.
+
+        The index is empty where the axes of the product have joined the rows. The one matrix that
+        these rows meet may still have batch axes, all of size 1.
+        """
+        if not batch:
+            return tuple(b.index(0) for _ in self.batch)
+        return aligned(self.batch, batch)
 
     def stride(self, memory: Buffer, column: bool) -> int | Expr:
         """Return the stride of rows (or columns) of an operand that is a view."""

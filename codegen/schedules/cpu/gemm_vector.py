@@ -122,8 +122,7 @@ class _VectorProduct:
         zero = b.index(0)
         if self.is_row:
             return element(reader, made.left, block.batch, zero, p)
-        # Merged rows meet one matrix, whose own batch axes have size 1.
-        batch = block.batch if not made.merged else tuple(zero for _ in made.right.batch)
+        batch = block.batch if not made.merged else ()
         return element(reader, made.right, batch, p, zero)
 
     def entry(self, block: _Block, p: Expr, j: Expr) -> Expr:
