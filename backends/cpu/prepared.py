@@ -16,6 +16,7 @@ from frame.backends.cpu.frames import Binding, Frame, empty
 from frame.backends.cpu.pool import get_pool
 from frame.core.errors import FrameError, InternalError, InvalidArgumentError
 from frame.core.shapes import match_shapes
+from frame.core.tensors import require_apart
 
 if TYPE_CHECKING:
     from frame.backends.cpu.executable import CpuExecutable
@@ -270,15 +271,13 @@ class PreparedCall:
         bindings = dict(zip(self._executable.symbols, binding.values, strict=True))
         for position, (check, array) in enumerate(zip(checks, outputs, strict=True)):
             check.require_target(array, position, bindings)
+        require_apart(outputs)
         return list(outputs)
 
     def _overlap(self, targets: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> bool:
-        """Whether a target shares memory with an input or another target."""
+        """Whether a target shares memory with an input."""
         sources = [*arrays, *(array for _, array, _ in self._fixed)]
-        pairs = itertools.chain(
-            itertools.product(targets, sources), itertools.combinations(targets, 2)
-        )
-        return any(np.may_share_memory(a, b) for a, b in pairs)
+        return any(np.may_share_memory(a, b) for a, b in itertools.product(targets, sources))
 
     def _error(self, frame: Frame) -> FrameError:
         """Return what a failed run reported; read before another call may take the frame."""

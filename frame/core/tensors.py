@@ -8,7 +8,7 @@ it through the transfer function that the runtime installs. Nothing else copies.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -338,3 +338,14 @@ def _readable(array: Array, element: DType, copy: bool) -> Array:
 
 def _host_tensor(array: Array, element: DType) -> Tensor:
     return Tensor(HostStorage(array), tuple(array.shape), element)
+
+
+def require_apart(outputs: Sequence[np.ndarray]) -> None:
+    """Raise InvalidArgumentError where two arrays to write into share memory: one result would be
+    lost."""
+    for (i, one), (k, other) in itertools.combinations(enumerate(outputs), 2):
+        if np.may_share_memory(one, other):
+            raise InvalidArgumentError(
+                f"outputs {i} and {k} share memory: expected an array of its own for each output, "
+                "or one result would overwrite the other; pass separate arrays"
+            )

@@ -9,6 +9,7 @@ import numpy as np
 
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import match_shapes, shape_text
+from frame.core.tensors import require_apart
 from frame.hal.interfaces import Port, Signature
 from frame.runtime.residence import Resident
 
@@ -78,6 +79,7 @@ def copy_results(
             )
         if not output.flags.writeable:
             raise InvalidArgumentError(f"out for {port.name!r}: the array is read-only")
+    require_apart(outputs)
     for result, output in zip(results, outputs, strict=True):
         np.copyto(output, result)
 

@@ -215,3 +215,15 @@ def test_intermediate_values_beyond_all_memory() -> None:
     model = frame.compile(build, [(1, 1)])
     with pytest.raises(OutOfMemoryError, match="bytes for intermediate values"):
         model(np.ones((1, 1), np.float32))
+
+
+def test_outputs_that_share_memory_are_refused_and_stay_as_they_are() -> None:
+    model = frame.compile(lambda x: (x + 1.0, x + 2.0), [frame.spec((4,))])
+    memory = np.zeros(6, np.float32)
+    for out in ([memory[:4], memory[:4]], [memory[:4], memory[2:]]):
+        with pytest.raises(InvalidArgumentError, match="outputs 0 and 1 share memory"):
+            model(np.ones(4, np.float32), out=out)
+    assert not memory.any()
+    apart = np.zeros(8, np.float32)
+    model(np.ones(4, np.float32), out=[apart[:4], apart[4:]])
+    assert apart.tolist() == [2.0] * 4 + [3.0] * 4

@@ -80,7 +80,7 @@ def test_no_cycle_between_two_pairs_of_siblings():
         a, c = x * 2.0, x * 3.0
         return ops.flip(a @ w, 0) + x, ops.flip(c @ w, 0) - x
 
-    fused(body, tensor(8, 8), tensor(8, 8))
+    assert len(fused(body, tensor(8, 8), tensor(8, 8))) >= 4
 
 
 def test_siblings_far_apart_stay_apart():
