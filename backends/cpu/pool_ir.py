@@ -654,7 +654,7 @@ failed:
   ret i64 0
 }
 
-; Take the usual affinity back, unless somebody has set another one meanwhile.
+; Take the usual affinity back, unless somebody has set another one than the narrow one meanwhile.
 define internal void @step_back(i64 %size, ptr %usual, ptr %narrow) #1 {
 entry:
   %now = alloca [$mask_bytes x i8], align 8
