@@ -15,6 +15,7 @@ from frame.backends.cpu.memory import HostAllocator, HostStream
 from frame.backends.cpu.pool import get_pool
 from frame.backends.cpu.target import host_target, named_target
 from frame.codegen.foreign import foreign_rules, foreign_schedules
+from frame.core import philox
 from frame.core.devices import Device
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
@@ -129,6 +130,15 @@ class CpuBackend:
             "features": " ".join(target.features),
             "threads": str(default_threads()),
         }
+
+
+def _load_random_numbers(store: philox.Store | None) -> philox.Native | None:
+    from frame.backends.cpu import random_numbers
+
+    return random_numbers.load(store)
+
+
+philox.set_native(_load_random_numbers)
 
 
 def _compiling() -> ModuleType:

@@ -49,6 +49,11 @@ class Source:
         """Return `count` numbers in [0, 1) as float64."""
         return self._numbers(philox.uniform, count, element)
 
+    def between(self, low: float, high: float, count: int, element: DType) -> np.ndarray:
+        """Return `count` numbers from `low` to `high`, rounded once to the element type."""
+        random = (self.seed, self.stream, count, low, high, element)
+        return philox.between(*random, iteration=_STREAM_OF_INITIALISERS)
+
     def normal(self, count: int, element: DType) -> np.ndarray:
         """Return `count` standard normal numbers as float64."""
         return self._numbers(philox.normal, count, element)
@@ -95,8 +100,7 @@ class Uniform:
 
     def values(self, shape: tuple[int, ...], element: DType, source: Source) -> np.ndarray:
         """Return the initial values."""
-        numbers = source.uniform(math.prod(shape), element)
-        return (self.low + numbers * (self.high - self.low)).reshape(shape)
+        return source.between(self.low, self.high, math.prod(shape), element).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +333,7 @@ def _dtype(value: DTypeLike) -> DType:
 
 
 def materialize(spec: ParamSpec, seed: int = 0) -> np.ndarray:
-    """Return the initial values that `spec` declares, in its shape and dtype.
+    """Return the initial values that `spec` declares, in its shape and dtype: a new array.
 
     Args:
         spec: the declaration. Its name (the path, from `Module.parameters()`) chooses the random
@@ -348,7 +352,9 @@ def materialize(spec: ParamSpec, seed: int = 0) -> np.ndarray:
     digest = hashlib.sha256(spec.name.encode()).digest()
     source = Source(seed, int.from_bytes(digest[:4], "little"))
     values = spec.init.values(spec.shape, spec.dtype, source)
-    return np.ascontiguousarray(values, spec.dtype.numpy).reshape(spec.shape)
+    if random or isinstance(spec.init, Full):
+        return np.ascontiguousarray(values, spec.dtype.numpy).reshape(spec.shape)
+    return np.array(values, spec.dtype.numpy, order="C").reshape(spec.shape)
 
 
 def add_parameter_inputs(builder: GraphBuilder, specs: Iterable[ParamSpec]) -> tuple[Value, ...]:

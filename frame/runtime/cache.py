@@ -22,7 +22,7 @@ from dataclasses import field
 from functools import cache
 from pathlib import Path
 
-from frame.core import config, sources
+from frame.core import config, philox, sources
 from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InternalError
 from frame.core.files import atomic_write
@@ -305,3 +305,4 @@ def _cache_of(mode: str, directory: Path, limit: int) -> Cache:
 
 
 sources.set_memo(lambda: default_cache().artifacts(SOURCES))
+philox.set_store(lambda: default_cache().artifacts())

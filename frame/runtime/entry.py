@@ -320,7 +320,7 @@ class Entry:
             made = program.run(
                 [self._state(port.name, arrays, program) for port in program.signature.inputs]
             )
-            results = tuple(np.array(made[index]) for index in self.loaded.manifest.derived)
+            results = tuple(np.asarray(made[index]) for index in self.loaded.manifest.derived)
             self._derived = (arrays, version, results)
             return results
 

@@ -72,7 +72,9 @@ class CompiledModel:
         module: Module | None = None,
         state: Mapping[str, np.ndarray] | None = None,
         family: Family | None = None,
+        owned: bool = False,
     ) -> None:
+        """Take arrays as parameters and state: copies, unless nobody else has them (`owned`)."""
         self.name = name
         self.module = module
         self.counter = Counter(seed)
@@ -82,7 +84,8 @@ class CompiledModel:
         self._lock = threading.RLock()
         self._mode = INFER
         arrays = {**values, **(state or {})}
-        self.store = ParameterStore({n: as_spec(a) for n, a in arrays.items()}, arrays)
+        types = {name: as_spec(array) for name, array in arrays.items()}
+        self.store = ParameterStore(types, arrays, owned)
         self.params = Parameters(self.store, tuple(values))
 
     def entry(self, name: str) -> Entry:
@@ -335,7 +338,7 @@ def compile(
     module = made.model if isinstance(made.model, Module) else None
     family = None if module is None else Family(made.for_inputs, targets)
     result = CompiledModel(
-        made.name, made.entries(), values, seed=seed, module=module, family=family
+        made.name, made.entries(), values, seed=seed, module=module, family=family, owned=True
     )
     if family is not None:
         family.begin(result, inputs, sizes or {})

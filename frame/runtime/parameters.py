@@ -25,10 +25,17 @@ class ParameterStore(Mapping[str, np.ndarray]):
     ones. Only an executable that updates its inputs changes arrays in place, inside `writing`.
     """
 
-    def __init__(self, types: Mapping[str, TensorType], arrays: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        types: Mapping[str, TensorType],
+        arrays: Mapping[str, np.ndarray],
+        owned: bool = False,
+    ) -> None:
+        """Keep copies of arrays of these types; `owned` says that nobody else has the arrays."""
         self._types = dict(types)
         self.arrays: Mapping[str, np.ndarray] = {
-            name: _fitting(name, arrays[name], type_) for name, type_ in self._types.items()
+            name: _fitting(name, arrays[name], type_, copy=not owned)
+            for name, type_ in self._types.items()
         }
         self.version = 0
         self.in_place = False
@@ -181,11 +188,13 @@ class ParameterStore(Mapping[str, np.ndarray]):
             raise NotFoundError(f"there is no parameter named {name!r}; known: {near}, ...")
 
 
-def _fitting(name: str, value: Any, type_: TensorType) -> np.ndarray:
+def _fitting(name: str, value: Any, type_: TensorType, copy: bool = True) -> np.ndarray:
     array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
     if dtype(array.dtype) != type_.dtype or array.shape != type_.shape:
         raise InvalidArgumentError(
             f"parameter {name!r} has the type {type_}, received "
             f"{array.dtype.name}{list(array.shape)}"
         )
-    return np.array(array, type_.dtype.numpy, order="C", copy=True)
+    if copy or not (array.flags.c_contiguous and array.flags.writeable):
+        return np.array(array, type_.dtype.numpy, order="C", copy=True)
+    return array
