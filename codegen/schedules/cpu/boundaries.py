@@ -389,6 +389,37 @@ def elementwise(target: TargetDescription) -> Iterator[Graph]:
     for dtype in (float32, float64, float16, bfloat16):
         yield graph(f"elementwise_{dtype}", dtype, fill)
     yield graph("elementwise_long", float32, long)
+    for dtype in (float32, float64, float16, int8, int64):
+        yield graph(f"transpose_{dtype}", dtype, lambda cases: _turned(cases, target))
+    yield graph("transpose_symbolic", float32, _turned_symbols)
+
+
+def _turned(cases: Cases, target: TargetDescription) -> None:
+    """Squares of vectors and their rests, few lines, few columns; alone and in an epilogue."""
+    lanes = target.lanes(cases.dtype if cases.dtype.itemsize >= 4 else float32)
+    for m, n in ((lanes, lanes), (lanes + 1, 2 * lanes - 1), (3 * lanes, lanes + 3)):
+        cases.outputs(ops.transpose(cases.input((m, n)), (1, 0)))
+    for few in (2, 3):
+        for many in around(lanes, 2 * lanes):
+            cases.outputs(ops.transpose(cases.input((2, few, many)), (0, 2, 1)))
+            cases.outputs(ops.transpose(cases.input((2, many, few)), (0, 2, 1)))
+    side = 2 * lanes + 1
+    y = cases.input((3, side, side))
+    x = ops.transpose(cases.input((3, side, side)), (0, 2, 1))
+    cases.outputs(x * y + cases.input((side,)), y + ops.transpose(y, (0, 2, 1)))
+    rows = ops.transpose(cases.input((2, 3, side)), (0, 2, 1))
+    cases.outputs(rows * cases.input((2, side, 3)) + cases.input((3,)), rows + rows)
+    image = cases.input((2, lanes, 3, 5))
+    cases.outputs(ops.transpose(image, (0, 2, 3, 1)), ops.transpose(image, (3, 1, 0, 2)))
+
+
+def _turned_symbols(cases: Cases) -> None:
+    batch, height = Dim.symbol("batch"), Dim.symbol("height")
+    cases.outputs(ops.transpose(cases.input((batch, 3, 5 * height)), (0, 2, 1)))
+    cases.outputs(
+        ops.transpose(cases.input((batch, 5 * height + 1, 4 * batch + 1)), (0, 2, 1)) * 2.0
+    )
+    cases.outputs(ops.transpose(cases.input((batch, 20, 17)), (2, 1, 0)))
 
 
 def reduction(target: TargetDescription) -> Iterator[Graph]:

@@ -3,6 +3,8 @@
 parallel chunk                    rows of the domain, or blocks of a long row
 for row in chunk                outer loops, flattened
 vector for j in row           every output is computed, then stored
+
+Groups that read a capture across its rows stand in transpose.py.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, LoopKind
 from frame.codegen.schedules.access import INDEX_RULES, Reader
+from frame.codegen.schedules.cpu import transpose
 from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.nest import Nest, make_nest
 from frame.ir.graph import Graph, Value
 
-NOTE = __doc__.split("\n\n", 1)[1]
+NOTE = __doc__.split("\n\n")[1]
 
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
@@ -24,6 +27,9 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     nest = make_nest(group, group.body.outputs[0].shape)
     if not nest.runs:
         return (_scalar_kernel(nest),)
+    crossing = transpose.find_crossing(nest)
+    if crossing is not None:
+        return transpose.lower(crossing)
     body = b.Body()
     extents = [group.extent(run.size) for run in nest.runs]
     rows = _product(extents[:-1])
