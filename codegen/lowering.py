@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import (
@@ -44,6 +45,7 @@ from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription
 from frame.ir import memory
 from frame.ir.graph import Graph, Node, Value
+from frame.ir.hashing import structural_hash
 from frame.ir.memory import MemoryPlan, Space
 
 _COPY_BYTES = 1 << 16  # bytes of one chunk of a copy
@@ -124,6 +126,17 @@ class _Scope:
     outer: Node | None = None  # the outermost node of control flow around this graph
 
 
+@dataclass(frozen=True, slots=True)
+class _Scheduled:
+    """What the schedule of a group made of it: calls of kernels of the module, bytes of workspaces,
+    (node, limit) of its checks, and the work of a run."""
+
+    calls: tuple[KernelCall, ...]
+    workspaces: tuple[Size, ...]
+    checks: tuple[tuple[Node, Size], ...]
+    work: Work
+
+
 class _Lowering:
     """The state of one lowering."""
 
@@ -136,6 +149,7 @@ class _Lowering:
         self.placements: dict[tuple[object, ...], Placement] = {}
         self.kernels: dict[str, Kernel] = {}
         self.names: dict[str, int] = {}
+        self.scheduled: dict[tuple[str, str], _Scheduled] = {}
         self.constants: list[ConstantData] = []
         self.checks: list[CheckSite] = []
         self.launches: list[LaunchSite] = []
@@ -220,39 +234,57 @@ class _Lowering:
     def _lower_group(
         self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]
     ) -> None:
-        schedule = schedule_for(node.attributes["anchor"])
-        body: Graph = node.attributes["body"]
-        sizes = schedule.workspaces(body, self.target)
-        group = make_group(node, self.target, self.symbols, sizes, len(self.checks) + 1)
+        made = self._scheduled(node)
         slots = scope.plan.workspaces[step]
         scratch = [
             self._slot_view(scope, slot, uint8, (size,))
-            for slot, size in zip(slots, sizes, strict=True)
+            for slot, size in zip(slots, made.workspaces, strict=True)
         ]
         operands = {
             Part.CAPTURE: [views[value] for value in node.operands],
             Part.OUTPUT: [views[value] for value in node.results],
             Part.WORKSPACE: scratch,
         }
-        calls = schedule.lower(group)
-        work = group_work(node)
-        for position, call in enumerate(calls):
-            self._launch(call, operands, node, work if position == len(calls) - 1 else Work())
+        for position, call in enumerate(made.calls):
+            last = position == len(made.calls) - 1
+            self._launch(call, operands, node, made.work if last else Work())
         self.checks.extend(
             CheckSite(checked, limit, (scope.outer or checked).origin)
-            for checked, limit in schedule.checks(body)
+            for checked, limit in made.checks
         )
+
+    def _scheduled(self, node: Node) -> _Scheduled:
+        """Lower a group by its schedule, or take what an equal one was lowered to.
+
+        Deep models repeat their layers, and to schedule a group takes far longer than to hash it.
+        A group that checks indices has a number of its own in its kernels.
+        """
+        body: Graph = node.attributes["body"]
+        anchor: str = node.attributes["anchor"]
+        schedule = schedule_for(anchor)
+        key = anchor, structural_hash(body)
+        if key in self.scheduled:
+            return self.scheduled[key]
+        sizes, checks = schedule.workspaces(body, self.target), schedule.checks(body)
+        group = make_group(node, self.target, self.symbols, sizes, len(self.checks) + 1)
+        calls = tuple(map(self._shared_call, schedule.lower(group)))
+        made = _Scheduled(calls, sizes, checks, group_work(node))
+        if not checks:
+            self.scheduled[key] = made
+        return made
+
+    def _shared_call(self, call: KernelCall) -> KernelCall:
+        for helper in call.helpers:
+            self._share_helper(helper)
+        return replace(call, kernel=self._share(call.kernel))
 
     def _launch(
         self, call: KernelCall, operands: Mapping[Part, list[View]], node: Node, work: Work
     ) -> None:
-        for helper in call.helpers:
-            self._share_helper(helper)
-        kernel = self._share(call.kernel)
         views = tuple(_operand(operands, ref) for ref in call.operands)
-        self.statements.append(Launch(kernel.name, views, call.kernel.scalars, call.chunks))
         body: Graph = node.attributes["body"]
-        self.launches.append(LaunchSite(kernel.name, body.nodes, work))
+        self.statements.append(Launch(call.kernel.name, views, call.scalars, call.chunks))
+        self.launches.append(LaunchSite(call.kernel.name, body.nodes, work))
 
     def _share(self, kernel: Kernel) -> Kernel:
         """Return an equal kernel that exists already, or add this one under a name of its own."""
@@ -421,6 +453,7 @@ def _operand(operands: Mapping[Part, list[View]], ref: Ref) -> View:
     return operands[ref.part][ref.position]
 
 
+@cache
 def _copy_kernel() -> Kernel:
     """A copy of `length` bytes in chunks."""
     length = Var("length")

@@ -38,12 +38,13 @@ class Ref:
 class KernelCall:
     """One launch of a kernel of a group: which buffers of the group are its parameters, and how
     many chunks there are. `helpers` are kernels that it calls, callees first; equal names mean
-    equal kernels."""
+    equal kernels. `scalars` are the values of the kernel's scalars, over the symbols alone."""
 
     kernel: Kernel
     operands: tuple[Ref, ...]
     chunks: Expr
     helpers: tuple[Kernel, ...] = ()
+    scalars: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +105,13 @@ class Group:
         chunks: Expr,
         note: str = "",
         helpers: tuple[Kernel, ...] = (),
+        arguments: Mapping[Var, Expr] | None = None,
     ) -> KernelCall:
-        """Make the kernel of `body` and its call; parameters are what the body uses."""
+        """Make the kernel of `body` and its call; parameters are what the body uses.
+
+        `arguments` are further scalars of the kernel, with their values: what differs between
+        kernels that are equal otherwise, and then are one.
+        """
         used = used_buffers(body)
         rows = [
             (memory, Ref(part, position))
@@ -119,10 +125,12 @@ class Group:
         ]
         buffers = tuple(memory for memory, _ in rows)
         free = used_variables(body, buffers)
-        scalars = tuple(var for var in self.symbols.values() if var in free)
+        values = {**{var: var for var in self.symbols.values()}, **(arguments or {})}
+        scalars = tuple(var for var in values if var in free)
         name = f"{self.name}_{suffix}" if suffix else self.name
         kernel = Kernel(name, buffers, scalars, body, note)
-        return KernelCall(kernel, tuple(ref for _, ref in rows), chunks, helpers)
+        operands = tuple(ref for _, ref in rows)
+        return KernelCall(kernel, operands, chunks, helpers, tuple(values[var] for var in scalars))
 
 
 def make_group(

@@ -100,7 +100,8 @@ def _is_own(function: Callable[..., object]) -> bool:
 
 def schedule_for(anchor: str, family: str = "cpu") -> Schedule:
     """Return the schedule of an anchor; raise UnimplementedError when there is none."""
-    found = schedules(family).get(anchor)
+    importlib.import_module(_FAMILIES[family])
+    found = _schedules.get((family, anchor))
     if found is None:
         raise UnimplementedError(
             f"no {family} schedule for {anchor!r}: register one with "

@@ -12,6 +12,7 @@ from frame.codegen.loops.traverse import walk
 from frame.codegen.schedules.cpu.boundaries import Cases, graph
 from frame.core.dtypes import float32, float64
 from frame.ir.graph import Value
+from tests.compiler.test_linear import lines_run
 from tests.support.boundaries import check, data_of
 from tests.support.compile import make_piece
 
@@ -59,3 +60,30 @@ def test_equal_groups_share_their_kernels(make: Callable[[Cases], Value]) -> Non
 def test_groups_that_differ_have_kernels_of_their_own(other: Callable[[Cases], Value]) -> None:
     built = graph("pair", float32, lambda c: c.outputs(_chain(c), other(c)))
     assert len(make_piece(built).lowered.module.kernels) == 2
+
+
+def test_operands_of_a_concatenation_share_kernels_by_type() -> None:
+    def joined(c: Cases) -> Value:
+        rows = [c.input((3, size)) for size in (5, 40, 5, 40, 5)]
+        return ops.concat(*rows, ops.flip(c.input((3, 5)), 1), axis=1)
+
+    built = graph("joined", float32, lambda c: c.outputs(joined(c)))
+    piece = make_piece(built)
+    module = piece.lowered.module
+    launches = [s for s in walk(module.entry.body) if isinstance(s, Launch)]
+    assert (len(module.kernels), len(launches)) == (3, 7)  # the flip runs first
+    data = data_of(built)
+    check(built, data, piece.executable().run(data.inputs), "joined")
+
+
+def test_equal_groups_are_scheduled_once() -> None:
+    """To lower many equal groups takes little more than to lower one: lines that run."""
+
+    def work(uses: int) -> int:
+        built = graph("uses", float32, lambda c: c.outputs(*(_product(c) for _ in range(uses))))
+        piece = make_piece(built)
+        return lines_run(lambda: piece.lowered)
+
+    work(1)  # fills memories
+    once, often = work(1), work(20)
+    assert often < 2 * once

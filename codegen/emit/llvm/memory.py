@@ -22,10 +22,11 @@ from frame.core.errors import InternalError
 
 def memory_of(writer: FunctionWriter, buffer: Buffer) -> Memory:
     """Return where a buffer is in this function."""
-    memory = writer.memories.get(buffer)
-    if memory is None:
-        raise InternalError(f"expected a buffer in scope, received {buffer.name}")
-    return memory
+    try:
+        return writer.memories[buffer]
+    except KeyError:
+        message = f"expected a buffer in scope, received {buffer.name}"
+        raise InternalError(message) from None
 
 
 def row_major(writer: FunctionWriter, sizes: Sequence[str]) -> tuple[str, ...]:

@@ -10,35 +10,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from frame.codegen.emit.llvm.statements import (
-    bad_status,
-    emit_block,
-    place_buffer,
-)
-from frame.codegen.emit.llvm.writer import FunctionWriter
+from frame.codegen.emit.llvm.entry import emit_entry
+from frame.codegen.emit.llvm.statements import emit_block, place_buffer
+from frame.codegen.emit.llvm.writer import FunctionWriter, define, unpack
 from frame.codegen.emit.sharing import failing_kernels, launches_of, walk
 from frame.codegen.loops import ir
-from frame.codegen.loops.ir import Kernel, Module, Place
+from frame.codegen.loops.ir import Kernel, Module
 from frame.core.dataclass import dataclass
 from frame.core.targets import TargetDescription
 
 NAME_LENGTH = 64
-
-# The words of the context that the entry receives.
-CONTEXT = (
-    "pool",
-    "launch",
-    "fail",
-    "status",
-    "arena",
-    "buffers",
-    "symbols",
-    "offsets",
-    "profile",
-    "clock",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +87,7 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
         functions.append(_kernel_body(info, FunctionWriter(target, declarations, kernels)))
         if info.thunk is not None:
             functions.append(_thunk(info))
-    writer = FunctionWriter(target, declarations, kernels, profile=profile)
-    functions.append(_entry(module, writer))
+    functions += emit_entry(module, entry_symbol(module), target, declarations, kernels, profile)
     constants = [_constant(index, data) for index, data in enumerate(module.constants)]
     header = [f"; module {safe_name(module.name)}", f'target triple = "{target.triple}"']
     footer = [_attributes(target), '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.full"}']
@@ -151,12 +133,6 @@ def _constant(index: int, data: ir.ConstantData) -> str:
     return f'@constant.{index} = internal constant [{len(data.data)} x i8] c"{text}", align 64'
 
 
-def _define(signature: str, writer: FunctionWriter, note: str = "") -> str:
-    comments = [f"; {line}" for line in note.splitlines()]
-    lines = (*comments, f"define {signature} #0 {{", "start:", *writer.prologue, *writer.body, "}")
-    return "\n".join(lines) + "\n"
-
-
 def _kernel_body(info: KernelInfo, writer: FunctionWriter) -> str:
     kernel = info.kernel
     parameters = [f"ptr %b{position}" for position in range(len(kernel.buffers))]
@@ -173,69 +149,16 @@ def _kernel_body(info: KernelInfo, writer: FunctionWriter) -> str:
     writer.line("ret void")
     inline = " noinline" if info.shared else ""
     signature = f"internal void @{info.body}({', '.join(parameters)}){inline}"
-    return _define(signature, writer, kernel.note)
+    return define(signature, writer, kernel.note)
 
 
 def _thunk(info: KernelInfo) -> str:
     kernel = info.kernel
     types = ["ptr"] * len(kernel.buffers) + ["i64"] * len(kernel.scalars)
     failing = ["ptr", "ptr"] if info.fails else []
-    lines = [line for word, type_ in enumerate(types + failing) for line in _unpack(word, type_)]
+    lines = [line for word, type_ in enumerate(types + failing) for line in unpack(word, type_)]
     operands = [f"{type_} %w{word}" for word, type_ in enumerate(types + failing)]
     operands.insert(len(types), "i64 %chunk")
     lines += [f"  call void @{info.body}({', '.join(operands)})", "  ret void", "}"]
     head = f"define dso_local void @{info.thunk}(ptr %args, i64 %chunk) #0 {{"
     return "\n".join((head, *lines)) + "\n"
-
-
-def _unpack(word: int, type_: str, base: str = "%args", name: str = "") -> list[str]:
-    name = name or f"%w{word}"
-    slot = f"{name}.slot"
-    return [
-        f"  {slot} = getelementptr inbounds i64, ptr {base}, i64 {word}",
-        f"  {name} = load {type_}, ptr {slot}, align 8",
-    ]
-
-
-def _entry(module: Module, writer: FunctionWriter) -> str:
-    entry = module.entry
-    writer.launches = launches_of(entry)
-    writer.fail, writer.status = "%fail", "%status"
-    for word, name in enumerate(CONTEXT):
-        writer.prologue += _unpack(word, "ptr", "%context", f"%{name}")
-    longest = max((_words(launch) for launch in launches_of(entry)), default=0)
-    writer.prologue.append(f"  %args = alloca [{max(longest, 1)} x i64], align 8")
-    _bind_symbols(writer, entry.scalars)
-    for placement in entry.placements:
-        place_buffer(writer, placement.buffer, _placed(writer, placement))
-    emit_block(writer, entry.body)
-    bad = bad_status(writer)
-    writer.line(f"ret i64 {writer.value(f'zext i1 {bad} to i64')}")
-    return _define(f"dso_local i64 @{entry_symbol(module)}(ptr %context)", writer)
-
-
-def _words(launch: ir.Launch) -> int:
-    return len(launch.buffers) + len(launch.scalars) + 2
-
-
-def _bind_symbols(writer: FunctionWriter, scalars: Sequence[ir.Var]) -> None:
-    for position, scalar in enumerate(scalars):
-        name = f"%symbol{position}"
-        writer.prologue += _unpack(position, "i64", "%symbols", name)
-        writer.variables[scalar] = name
-
-
-def _placed(writer: FunctionWriter, placement: ir.Placement) -> str:
-    """Emit the address of an entry buffer."""
-    slot = placement.slot
-    if placement.place is Place.CONSTANT:
-        return f"@constant.{slot}"
-    with writer.in_prologue():
-        if placement.place is Place.ARGUMENT:
-            word = writer.value(f"getelementptr inbounds i64, ptr %buffers, i64 {slot}")
-            return writer.value(f"load ptr, ptr {word}, align 8")
-        offset = str(slot)
-        if placement.place is Place.TABLE:
-            word = writer.value(f"getelementptr inbounds i64, ptr %offsets, i64 {slot}")
-            offset = writer.value(f"load i64, ptr {word}, align 8")
-        return writer.value(f"getelementptr i8, ptr %arena, i64 {offset}")

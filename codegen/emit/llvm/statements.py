@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -275,7 +275,7 @@ def _record_time(writer: FunctionWriter, statement: ir.Launch, started: str) -> 
     """Add to the two words of this launch: nanoseconds, runs."""
     ended = writer.value("call i64 %clock()")
     elapsed = writer.value(f"sub i64 {ended}, {started}")
-    site = writer.launches.index(statement)
+    site = writer.launches[statement]
     for position, amount in ((2 * site, elapsed), (2 * site + 1, "1")):
         slot = _word(writer, "%profile", position)
         so_far = writer.value(f"load i64, ptr {slot}, align 8")
@@ -290,14 +290,19 @@ def bad_status(writer: FunctionWriter) -> str:
 
 
 def _return(writer: FunctionWriter, statement: ir.Return) -> None:
+    leave_if(writer, bad_status(writer))
+
+
+def leave_if(writer: FunctionWriter, condition: str) -> None:
+    """Return 1 from a function of the entry under a condition."""
     leave, stay = map(writer.new_label, ("leave", "stay"))
-    writer.branch_if(bad_status(writer), leave, stay)
+    writer.branch_if(condition, leave, stay)
     writer.open_block(leave)
     writer.line("ret i64 1")
     writer.open_block(stay)
 
 
-STATEMENTS: Mapping[type[ir.Stmt], Row] = {
+STATEMENTS: dict[type[ir.Stmt], Row] = {
     ir.Let: _let,
     ir.For: _for,
     ir.If: _if,
@@ -310,4 +315,4 @@ STATEMENTS: Mapping[type[ir.Stmt], Row] = {
     ir.Launch: _launch,
     ir.Return: _return,
 }
-"""One row a statement class."""
+"""One row a statement class; the entry adds its own."""

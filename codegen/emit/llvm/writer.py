@@ -96,7 +96,7 @@ class FunctionWriter:
     fail: str = ""
     status: str = ""
     profile: bool = False
-    launches: Sequence[Stmt] = ()
+    launches: Mapping[Stmt, int] = field(default_factory=dict)
 
     def line(self, text: str) -> None:
         """Append an instruction that has no result."""
@@ -184,3 +184,20 @@ def stack_slot(writer: FunctionWriter, buffer: Buffer) -> str:
     count = element_count(buffer)
     with writer.in_prologue():
         return writer.value(f"alloca [{count} x {element}], align 64")
+
+
+def unpack(word: int, type_: str, base: str = "%args", name: str = "") -> list[str]:
+    """Return the lines that load word `word` of the words at `base` as `name`."""
+    name = name or f"%w{word}"
+    slot = f"{name}.slot"
+    return [
+        f"  {slot} = getelementptr inbounds i64, ptr {base}, i64 {word}",
+        f"  {name} = load {type_}, ptr {slot}, align 8",
+    ]
+
+
+def define(signature: str, writer: FunctionWriter, note: str = "") -> str:
+    """Return the text of a function that a writer has written."""
+    comments = [f"; {line}" for line in note.splitlines()]
+    lines = (*comments, f"define {signature} #0 {{", "start:", *writer.prologue, *writer.body, "}")
+    return "\n".join(lines) + "\n"

@@ -7,40 +7,65 @@ vector for j in row           result[row, offset + j] = operand[row, j]
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Expr, LoopKind
+from frame.codegen.loops.ir import Expr, LoopKind, Var
 from frame.codegen.schedules.cpu.chunks import remaining
 from frame.codegen.schedules.cpu.copy_rows import Parts, elements_of, with_views
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
-from frame.codegen.schedules.group import Group, KernelCall
+from frame.codegen.schedules.group import Group, KernelCall, Part, Ref
 from frame.codegen.schedules.sizes import product, static
 from frame.core import config
 from frame.core.shapes import Size
-from frame.ir.graph import Node, Value
+from frame.ir.graph import Node, TensorType, Value
 
 NOTE = __doc__.split("\n\n")[1]
+_OFFSET = "offset"
 _CHUNK = 1 << 14  # elements that one chunk copies
 
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
-    """Return a kernel an operand."""
+    """Return a call an operand; captures of one type share a kernel."""
     (node,) = (n for n in group.body.nodes if n.op == "concat")
+    captures = {value: place for place, value in enumerate(group.body.input_values)}
+    kernels: dict[TensorType, KernelCall] = {}
     calls: list[KernelCall] = []
+    axis = node.attributes["axis"]
     offset: Size = 0
     for position, operand in enumerate(node.operands):
-        calls.append(_copy(group, node, operand, position, offset))
-        offset = offset + operand.shape[node.attributes["axis"]]  # type: ignore[operator]
+        start = group.extent(offset * product(operand.shape[axis + 1 :]))
+        made = kernels.get(operand.type) if operand in captures else None
+        if made is None:
+            call = _copy(group, node, operand, position, start)
+        else:
+            call = _moved(made, captures[operand], start)
+        if operand in captures:
+            kernels[operand.type] = call
+        calls.append(call)
+        offset = offset + operand.shape[axis]  # type: ignore[operator]
     return tuple(calls)
 
 
-def _copy(group: Group, node: Node, operand: Value, position: int, offset: Size) -> KernelCall:
+def _moved(call: KernelCall, capture: int, start: Expr) -> KernelCall:
+    """Return a call whose kernel reads another capture and writes from another place on."""
+    operands = (
+        Ref(Part.CAPTURE, capture) if ref.part is Part.CAPTURE else ref for ref in call.operands
+    )
+    scalars = (
+        start if var.name == _OFFSET else value
+        for var, value in zip(call.kernel.scalars, call.scalars, strict=True)
+    )
+    return replace(call, operands=tuple(operands), scalars=tuple(scalars))
+
+
+def _copy(group: Group, node: Node, operand: Value, position: int, start: Expr) -> KernelCall:
     axis = node.attributes["axis"]
     source, target = _rows(operand.shape, axis), _rows(node.results[0].shape, axis)
     group = with_views(group, operand, source, target)
     element = elements_of(group, operand, source)
     rows, _, length = source.sizes
-    inner = product(operand.shape[axis + 1 :])
-    start = group.extent(offset * inner)
+    offset = Var(_OFFSET)  # a scalar, so that operands of one type share a kernel
     body = b.Body()
     lines, block = _chunk_shape(rows, length)
     extents = group.extent(rows), group.extent(length)
@@ -60,10 +85,11 @@ def _copy(group: Group, node: Node, operand: Value, position: int, offset: Size)
                 column = b.add(begin, j)
                 value = element(body, place, zero, column)
                 output = group.outputs[0]
-                where = [place, zero, b.add(start, column)]
+                where = [place, zero, b.add(offset, column)]
                 body.store(output, where, b.cast(value, output.dtype))
     lanes = group.target.lanes(node.results[0].dtype)
-    return group.call(f"part{position}", vectorise_loops(body.block(), lanes), chunks, NOTE)
+    block = vectorise_loops(body.block(), lanes)
+    return group.call(f"part{position}", block, chunks, NOTE, arguments={offset: start})
 
 
 def _rows(shape: tuple[Size, ...], axis: int) -> Parts:
