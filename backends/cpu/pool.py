@@ -12,7 +12,6 @@ import atexit
 import ctypes
 import functools
 import hashlib
-import logging
 import mmap
 import os
 import platform
@@ -28,11 +27,12 @@ from frame.backends.cpu.target import host_architecture, named_target
 from frame.core import config
 from frame.core.dataclass import dataclass
 from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.logs import Logger
 
 if TYPE_CHECKING:
     from frame.hal.interfaces import ArtifactStore
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 
 MOST_THREADS = 4096
 SPIN_NANOSECONDS = 50_000

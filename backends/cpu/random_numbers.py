@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import logging
 from collections.abc import Callable
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -26,12 +25,13 @@ from frame.backends.cpu import elf, llvm
 from frame.backends.cpu.target import host_target
 from frame.core import philox
 from frame.core.errors import FrameError, InternalError
+from frame.core.logs import Logger
 
 if TYPE_CHECKING:
     from frame.core.philox import Fixed, Store
     from frame.core.targets import TargetDescription
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 _LEVEL = 1
 _ARGUMENTS = (ctypes.c_void_p, *(ctypes.c_int64,) * 6)
 

@@ -8,10 +8,10 @@ sets only and no tuning flags, so its text, which is part of every cache key, is
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from frame.backends.cpu import features as tables
 from frame.core import config
@@ -25,7 +25,7 @@ _ALIASES = {"x86-64-v1": "x86-64", "generic": "armv8-a", "aarch64": "armv8-a"}
 
 # Sizes of a small machine of today, for a system that doesn't tell: level 1 data, 2 and 3 in bytes.
 _FALLBACK_CACHES = (32 * 1024, 512 * 1024, 4 * 1024 * 1024, 64)
-_CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+_CACHE_FOLDER = "/sys/devices/system/cpu/cpu0/cache"
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -68,11 +68,11 @@ def host_architecture() -> str:
     return architecture
 
 
-def host_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def host_features(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> frozenset[str]:
     """Return LLVM's names of the instruction sets that every core of this machine has."""
     architecture = host_architecture()
     try:
-        text = cpuinfo.read_text("utf-8", "replace")
+        text = _text(os.fspath(cpuinfo))
     except OSError:
         return frozenset(next(iter(tables.LEVELS[architecture].values()))[1])
     return parse_cpuinfo(text, architecture)
@@ -105,20 +105,22 @@ def parse_cpuinfo(text: str, architecture: str) -> frozenset[str]:
     return _closed(found | frozenset(base))
 
 
-def host_caches(folder: Path = _CACHE_FOLDER) -> tuple[int, int, int, int]:
+def host_caches(
+    folder: str | os.PathLike[str] = _CACHE_FOLDER,
+) -> tuple[int, int, int, int]:
     """Return (level 1 data, level 2, level 3, line) of core 0 in bytes; fallbacks where unknown.
 
     Level 3 is 0 on a machine that tells of its caches and has none.
     """
     sizes: dict[int, int] = {}
     line = 0
-    for index in sorted(folder.glob("index*")):
+    for index in _indices(folder):
         try:
-            if (index / "type").read_text().strip() == "Instruction":
+            if _text(index, "type").strip() == "Instruction":
                 continue
-            level = int((index / "level").read_text())
-            sizes[level] = max(sizes.get(level, 0), _bytes((index / "size").read_text()))
-            line = line or int((index / "coherency_line_size").read_text())
+            level = int(_text(index, "level"))
+            sizes[level] = max(sizes.get(level, 0), _bytes(_text(index, "size")))
+            line = line or int(_text(index, "coherency_line_size"))
         except (OSError, ValueError):
             continue
     l1, l2, _, usual_line = _FALLBACK_CACHES
@@ -127,10 +129,24 @@ def host_caches(folder: Path = _CACHE_FOLDER) -> tuple[int, int, int, int]:
     return sizes.get(1, l1), sizes.get(2, l2), sizes.get(3, 0), line or usual_line
 
 
+def _indices(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the folders that tell of one cache each."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in names if name.startswith("index")]
+
+
+def _text(*path: str) -> str:
+    with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 @functools.lru_cache(maxsize=16)
 def _host_target(name: str) -> TargetDescription:
     target = named_target(name)
-    missing = sorted(frozenset(target.features) - host_features())
+    missing = sorted(frozenset(target.features) - _native_features())
     if target.triple.partition("-")[0] != host_architecture() or missing:
         raise InvalidArgumentError(
             f"FRAME_CPU: expected a CPU whose code this {host_architecture()} machine can run, "

@@ -68,6 +68,11 @@ def _openmp_threads(text: str) -> int | None:
     return count if count > 0 else None
 
 
+def _absolute_folder(text: str) -> str | None:
+    # A variable of the XDG base directory specification, which has relative paths ignored.
+    return text.strip() if os.path.isabs(text.strip()) else None
+
+
 def _name(text: str) -> str:
     if not text.strip():
         raise ValueError("a name")
@@ -79,6 +84,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         row.name: row
         for row in (
             Setting("FRAME_CACHE_DIR", str, None, "folder of the compile cache"),
+            Setting("XDG_CACHE_HOME", _absolute_folder, None, "used without FRAME_CACHE_DIR"),
             Setting("FRAME_CACHE", _choice("0", "1", "readonly"), "1", "whether the cache is used"),
             Setting("FRAME_CACHE_SIZE", _size_in_bytes, 1 << 30, "bytes that the cache may hold"),
             Setting("FRAME_DEBUG", _integer(0, 4), 0, "debug level, 0 to 4"),

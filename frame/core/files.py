@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from frame.core.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
@@ -22,12 +23,14 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
         InvalidArgumentError: the path is a folder.
         OSError: the file system refuses.
     """
+    from pathlib import Path  # who only reads never pays for it
+
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise NotFoundError(f"can't write {path}: the folder {target.parent} does not exist")
     if target.is_dir():
         raise InvalidArgumentError(f"expected the path of a file, received the folder {path}")
-    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".{target.name[:200]}.{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
             write(file)

@@ -7,12 +7,12 @@ Looking for entry points reads every installed package, so nothing of frame's ow
 from __future__ import annotations
 
 import hashlib
-import logging
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from frame.core.errors import DeviceError
+from frame.core.logs import Logger
 from frame.core.sources import tree_digest
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ OPS, SCHEDULES, PASSES, BACKENDS = (
 )  # fmt: skip
 """The groups: modules whose import registers ops or schedules, pass classes, backend factories."""
 
-_LOG = logging.getLogger("frame.plugins")
+_LOG = Logger("frame.plugins")
 _lock = threading.RLock()
 _looked: dict[str, tuple[str, ...]] = {}  # group -> sys.path when all of it was loaded
 _tops: set[str] = set()  # top-level modules of what was loaded

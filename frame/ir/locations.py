@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
+_FRAME = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_BESIDE = os.path.dirname(_FRAME)  # where a checkout keeps the two packages that are mapped
 _OWN = tuple(
-    str(Path(__file__).resolve().parents[depth] / name) + os.sep
-    for depth, name in ((1, ""), (2, "codegen"), (2, "backends"))
+    path + os.sep
+    for path in (_FRAME, os.path.join(_BESIDE, "codegen"), os.path.join(_BESIDE, "backends"))
 )
 
 

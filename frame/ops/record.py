@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
@@ -254,6 +253,8 @@ class OpDef:
         return MappingProxyType(values)
 
     def _unknown(self, name: str, known: tuple[str, ...]) -> str:
+        import difflib  # only a misspelt name needs it
+
         near = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]!r}" if near else ""
         return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -57,6 +56,8 @@ def lookup(name: str) -> OpDef:
     except KeyError:
         if plugins.load_group(plugins.OPS) and name in _records:
             return _records[name]
+        import difflib  # only a misspelt name needs it
+
         near = difflib.get_close_matches(name, _records, 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise NotFoundError(f"there is no op named {name!r}{hint}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,13 +15,14 @@ from frame.core.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from frame.core.logs import Logger
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import API_VERSION, Backend
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-_LOG = logging.getLogger("frame.runtime")
+_LOG = Logger("frame.runtime")
 OWN: Mapping[str, str] = {
     "cpu": "frame.backends.cpu:create_backend",
     "intel_npu": "frame.backends.intel_npu:create_backend",

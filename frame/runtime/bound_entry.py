@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from frame.core.errors import InvalidArgumentError
+from frame.core.logs import Logger
 from frame.core.shapes import match_shapes, shape_text
 from frame.hal.interfaces import KernelTime
 from frame.runtime.entry import Counter, Entry
 from frame.runtime.loading import Declared, Loaded, load
 from frame.runtime.parameters import ParameterStore
 
-_LOG = logging.getLogger("frame.runtime")
+_LOG = Logger("frame.runtime")
 KEPT_BINDINGS = 16
 """How many sets of sizes an entry keeps compiled; the one not used for longest goes first."""
 

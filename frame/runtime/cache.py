@@ -12,22 +12,26 @@ files are written under a temporary name and renamed.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import field
 from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from frame.core import config, philox, sources
 from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InternalError
 from frame.core.files import atomic_write
+from frame.core.logs import Logger
 
-_LOG = logging.getLogger("frame.cache")
+if TYPE_CHECKING:
+    from pathlib import Path  # not imported for a lookup: it takes longer than one
+
+_LOG = Logger("frame.cache")
 _MAGIC = b"FRAMEC1\n"
 _HEADER = struct.Struct("<8s8sQ32s")
 _SCHEMA = "v1"
@@ -67,12 +71,12 @@ class Cache:
 
     def __init__(
         self,
-        root: Path | None,
+        root: str | os.PathLike[str] | None,
         writable: bool = True,
         limit: int = 1 << 30,
         remembered: int = _REMEMBERED,
     ) -> None:
-        self.root = root
+        self.root = None if root is None else os.fspath(root)
         self.remembered = remembered
         self.writable = writable
         self.limit = limit
@@ -116,8 +120,10 @@ class Cache:
         """Iterate over the files of the cache; those that vanish meanwhile are left out."""
         if self.root is None:
             return
+        from pathlib import Path
+
         for kind in _ALL_KINDS:
-            for path in sorted((self.root / kind).glob("??/*")):
+            for path in sorted((Path(self.root) / kind).glob("??/*")):
                 try:
                     status = path.lstat()
                 except OSError:
@@ -137,12 +143,12 @@ class Cache:
         self._memory.clear()
         return removed
 
-    def _path(self, kind: str, key: str) -> Path:
+    def _path(self, kind: str, key: str) -> str:
         if self.root is None:
             raise InternalError("a cache in memory has no paths")
-        return self.root / kind / key[:2] / key
+        return os.path.join(self.root, kind, key[:2], key)
 
-    def _read(self, path: Path, kind: str) -> bytes | None:
+    def _read(self, path: str | os.PathLike[str], kind: str) -> bytes | None:
         try:
             descriptor = os.open(path, os.O_RDONLY | _SAFELY)
             with os.fdopen(descriptor, "rb") as file:
@@ -166,10 +172,11 @@ class Cache:
         length = len(payload)
         header = _HEADER.pack(_MAGIC, _kind_bytes(kind), length, _digest(kind, payload))
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
             atomic_write(path, lambda file: file.write(header + payload))
         except (OSError, FrameError) as error:
-            self._warn(f"can't write to {path.parent}: {error}; keeping results in memory")
+            folder = os.path.dirname(path)
+            self._warn(f"can't write to {folder}: {error}; keeping results in memory")
             return False
         self._written += len(header) + length
         if self._written * _CHECK_AFTER >= self.limit:
@@ -198,9 +205,9 @@ class Cache:
         return True
 
     def _warn(self, message: str) -> None:
-        level = logging.DEBUG if self._warned else logging.WARNING
+        tell = _LOG.debug if self._warned else _LOG.warning
         self._warned = True
-        _LOG.log(level, "cache: %s", message)
+        tell("cache: %s", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +245,7 @@ def _checked(data: bytes, kind: str) -> bytes | None:
     return payload if sound and digest == _digest(kind, payload) else None
 
 
-def _touch(path: Path) -> None:
+def _touch(path: str | os.PathLike[str]) -> None:
     """Note the use of an entry, for eviction; the time stamps of some systems are too coarse."""
     try:
         os.utime(path)
@@ -246,23 +253,27 @@ def _touch(path: Path) -> None:
         return
 
 
-def default_directory() -> Path:
+def default_directory() -> str:
     """Return the directory of the cache: FRAME_CACHE_DIR, or the user's cache directory."""
     chosen = config.get("FRAME_CACHE_DIR")
     if chosen:
-        return Path(chosen)
+        return chosen
+    if sys.platform == "linux":  # as platformdirs has it, whose import takes longer than a lookup
+        base: str = config.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        if os.path.isabs(base):
+            return os.path.join(base, "frame")
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("frame"))
+    return platformdirs.user_cache_dir("frame")
 
 
-def _usable_root(directory: Path, writable: bool) -> Path | None:
+def _usable_root(directory: str, writable: bool) -> str | None:
     """Return the private schema directory, or None (and a warning) when it can't be trusted."""
-    root = directory / _SCHEMA
+    root = os.path.join(directory, _SCHEMA)
     try:
         if writable:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = root.lstat()
+            os.makedirs(root, 0o700, exist_ok=True)
+        status = os.lstat(root)
     except OSError as error:
         _LOG.warning("cache: can't use %s: %s; keeping results in memory", root, error)
         return None
@@ -297,7 +308,7 @@ def default_cache() -> Cache:
 
 
 @cache
-def _cache_of(mode: str, directory: Path, limit: int) -> Cache:
+def _cache_of(mode: str, directory: str, limit: int) -> Cache:
     if mode == "0":
         return Cache(None, remembered=0)
     writable = mode != "readonly"

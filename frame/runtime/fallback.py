@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 
 from frame.core.dataclass import dataclass
+from frame.core.logs import Logger
 
-_LOG = logging.getLogger("frame.fallback")
+_LOG = Logger("frame.fallback")
 _lock = threading.Lock()
 _counts: Counter[tuple[str, str]] = Counter()
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import struct
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from frame._version import __version__
 from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError
 from frame.core.files import atomic_write
+from frame.core.logs import Logger
 from frame.interop.weights import dump_safetensors, parse_safetensors
 from frame.ir.graph import Graph, Location
 from frame.ir.parser import parse_graph
@@ -40,7 +40,7 @@ from frame.runtime.manifest import Manifest, build_program, signature_to_data
 from frame.runtime.model import INFER, CompiledModel
 from frame.runtime.pass_texts import pass_texts
 
-_LOG = logging.getLogger("frame.runtime")
+_LOG = Logger("frame.runtime")
 MAGIC = b"FRAMEF1\n"
 FORMAT = 1
 MAX_HEADER = 64 << 20
@@ -70,7 +70,7 @@ class _Sections:
         return name
 
 
-def save(model: CompiledModel, path: Path, objects: bool = True) -> None:
+def save(model: CompiledModel, path: str | os.PathLike[str], objects: bool = True) -> None:
     """Write a model to a file, atomically.
 
     The entry for inference is always in the file, the other entries where they were compiled. With
@@ -106,7 +106,7 @@ def save(model: CompiledModel, path: Path, objects: bool = True) -> None:
     _write(path, header, sections)
 
 
-def _write(path: Path, header: Mapping[str, Any], sections: _Sections) -> None:
+def _write(path: str | os.PathLike[str], header: Mapping[str, Any], sections: _Sections) -> None:
     text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
     text += b" " * (-(len(text) + _FIXED.size) % _ALIGNMENT)
     fixed = _FIXED.pack(MAGIC, len(text), hashlib.sha256(text).digest())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -13,6 +12,7 @@ import numpy as np
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import dtype
 from frame.core.errors import InvalidArgumentError
+from frame.core.logs import Logger
 from frame.core.shapes import Dim, match_shapes
 from frame.core.tensors import Tensor, from_numpy
 from frame.ir.builder import active_builder
@@ -24,7 +24,7 @@ from frame.runtime.loading import Declared
 from frame.runtime.parameters import ParameterStore
 from frame.runtime.tracing import Structure, flatten, trace_structure
 
-_LOG = logging.getLogger("frame.jit")
+_LOG = Logger("frame.jit")
 _SYMBOL = "n"
 _OPTIONS = frozenset({"target", "passes", "options"})
 Key = tuple[Any, ...]

@@ -11,7 +11,6 @@ neither the passes nor code generation. What a miss needs stands in `frame.runti
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from frame.core import plugins
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
+from frame.core.logs import Logger
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import VOLATILE
 from frame.ir.graph import Graph
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from frame.compiler.pass_manager import Instrument
     from frame.compiler.pipeline import Passes
 
-_LOG = logging.getLogger("frame.runtime")
+_LOG = Logger("frame.runtime")
 
 
 @dataclass(frozen=True, slots=True)

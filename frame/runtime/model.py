@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +228,7 @@ class CompiledModel:
         """
         from frame.runtime.framefile import save
 
-        save(self, Path(path), objects)
+        save(self, path, objects)
 
     @property
     def graph(self) -> Graph:

@@ -19,7 +19,15 @@ import pytest
 
 from frame.core import config, sources
 from frame.core.sources import tree_digest
-from frame.runtime.cache import _HEADER, ARTIFACT, KINDS, MANIFEST, Cache, default_cache
+from frame.runtime.cache import (
+    _HEADER,
+    ARTIFACT,
+    KINDS,
+    MANIFEST,
+    Cache,
+    default_cache,
+    default_directory,
+)
 from tests.project import checkout
 from tests.runtime.support import forget_programs, model, numbers, watched
 
@@ -319,7 +327,8 @@ def test_known_12_an_edited_compiler_source_changes_the_key(tmp_path, monkeypatc
 
 # What only a miss needs; each stands for everything below it.
 COMPILING = (
-    "llvmlite", "cffi", "pycparser", "importlib.metadata", "tomllib", "platformdirs", "ml_dtypes",
+    "llvmlite", "cffi", "pycparser", "logging", "pathlib", "secrets", "difflib", "tempfile",
+    "importlib.metadata", "tomllib", "platformdirs", "ml_dtypes",
     "safetensors", "frame.codegen.loops", "frame.codegen.schedules", "frame.codegen.emit",
     "frame.codegen.mathlib", "frame.codegen.lowering", "frame.compiler", "frame.runtime.stages",
     "frame.runtime.partition", "frame.runtime.eager", "frame.runtime.framefile", "frame.interop",
@@ -347,6 +356,20 @@ def test_known_28_a_warm_start_imports_nothing_that_only_a_miss_needs(tmp_path) 
 
     assert {"llvmlite", "frame.compiler", "frame.codegen.lowering"} <= loaded(), "a miss compiles"
     assert loaded() == set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs is asked")
+@pytest.mark.parametrize("base", [None, "", "  ", "relative/folder", "/some where/caché", " /x/ "])
+def test_the_folder_is_the_one_that_platformdirs_names(monkeypatch, tmp_path, base) -> None:
+    import platformdirs
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if base is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", base)
+    expected = Path(platformdirs.user_cache_dir("frame"))
+    with config.override(FRAME_CACHE_DIR=None):
+        assert Path(default_directory()) == expected
 
 
 def test_the_digest_of_sources_is_remembered_while_no_file_changes(tmp_path, monkeypatch) -> None:
