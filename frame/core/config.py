@@ -70,7 +70,7 @@ def _openmp_threads(text: str) -> int | None:
 
 def _absolute_folder(text: str) -> str | None:
     # A variable of the XDG base directory specification, which has relative paths ignored.
-    return text.strip() if os.path.isabs(text.strip()) else None
+    return text if os.path.isabs(text) else None
 
 
 def _name(text: str) -> str:
