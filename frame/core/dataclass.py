@@ -2,14 +2,16 @@
 
 `dataclasses.dataclass` compiles six methods a class, about a millisecond: of some hundred classes
 that is a tenth of a second before a process does anything. Here a method is compiled when it is
-first looked up, and those that need not be fast are closures. Fields, `replace`, `asdict`, pickles,
-patterns and inheritance are those of the standard library.
+first looked up, `__init__` when a class turns out to have many objects, and those that need not be
+fast are closures. Fields, `replace`, `asdict`, pickles, patterns and inheritance are those of the
+standard library.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +49,12 @@ def _frozen(
     own = dict(vars(cls))
     # The standard library would write the signature here, and look at every annotation for it.
     cls.__doc__ = cls.__doc__ or cls.__name__
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+    made = _with_fields(cls, slots)
     fields = dataclasses.fields(made)
     if any(field.kw_only for field in fields):
         raise TypeError(f"{cls.__name__} has keyword-only fields: use dataclasses.dataclass")
     methods = _guards(made, frozenset(field.name for field in fields))
-    methods["__init__"] = _Late(made, "__init__", _initialiser)
+    methods["__init__"] = _LateInitialiser(made, "__init__", _initialiser)
     if slots:
         methods |= {"__getstate__": _state, "__setstate__": _set_state}
     if repr:
@@ -63,6 +65,28 @@ def _frozen(
         if own.get(name) is None:  # Python puts None as __hash__ where a class defines __eq__
             setattr(made, name, method)
     made.__dataclass_params__.frozen = frozen
+    return made
+
+
+_SPECIAL = ("ClassVar", "InitVar", "KW_ONLY")
+
+
+def _with_fields(cls: type, slots: bool) -> Any:
+    """Let the standard library find the fields of a class, and make its slots.
+
+    It searches the text of each annotation for special forms, which takes half of its time. Where
+    there are none it is shown a class in place of each text.
+    """
+    annotations = vars(cls).get("__annotations__", {})
+    texts = dict(annotations)
+    if not any(word in str(text) for text in texts.values() for word in _SPECIAL):
+        annotations.update(dict.fromkeys(texts, object))
+    try:
+        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+    finally:
+        annotations.update(texts)
+    for field in dataclasses.fields(made):
+        field.type = texts.get(field.name, field.type)
     return made
 
 
@@ -78,6 +102,54 @@ class _Late:
             method = self._write(self._class)
             setattr(self._class, self._name, method)
         return method.__get__(instance, owner)
+
+
+_INTERPRETED = 24  # objects of a class; making so many without compiled code costs less than that
+
+
+class _LateInitialiser(_Late):
+    """`__init__`, which is compiled for a class that has many objects, or on a wrong call."""
+
+    def __init__(self, cls: type, name: str, write: Callable[[type], Any]) -> None:
+        super().__init__(cls, name, write)
+        self._left = _INTERPRETED
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None or self._left <= 0:
+            return super().__get__(instance, owner)
+        self._left -= 1
+        return partial(self._set_fields, instance)
+
+    def _set_fields(self, instance: Any, /, *arguments: Any, **named: Any) -> None:
+        fields, names, required, finish = self._plan
+        values = dict(zip(names, arguments, strict=False)) | named
+        once = len(values) == len(arguments) + len(named)
+        if not (once and required <= values.keys() and named.keys() <= set(names)):
+            super().__get__(instance, self._class)(*arguments, **named)  # says what is wrong
+            return
+        for name, default, factory in fields:
+            if name in values:
+                object.__setattr__(instance, name, values[name])
+            elif factory is not dataclasses.MISSING:
+                object.__setattr__(instance, name, factory())
+            elif default is not dataclasses.MISSING:
+                object.__setattr__(instance, name, default)
+        if finish:
+            instance.__post_init__()
+
+    @cached_property
+    def _plan(self) -> tuple[list[tuple[str, Any, Any]], list[str], set[str], bool]:
+        """The fields with defaults and factories, the parameters, those that must be given, and
+        whether something follows."""
+        fields = dataclasses.fields(self._class)  # type: ignore[arg-type]
+        names = [field.name for field in fields if field.init]
+        free = {
+            field.name
+            for field in fields
+            if not (field.default is field.default_factory is dataclasses.MISSING)
+        }
+        rows = [(field.name, field.default, field.default_factory) for field in fields]
+        return rows, names, set(names) - free, hasattr(self._class, "__post_init__")
 
 
 def _compiled(cls: type, head: str, lines: Sequence[str], names: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -145,9 +145,69 @@ def test_methods_are_compiled_when_they_are_looked_up() -> None:
     made = _point(dataclass, slots=True)
     late = [name for name in ("__init__", "__eq__", "__hash__") if not callable(vars(made)[name])]
     assert late == ["__init__", "__eq__", "__hash__"]
-    made(1)
+    for _ in range(100):  # the first few objects are made without
+        made(1)
     assert callable(vars(made)["__init__"]) and not callable(vars(made)["__eq__"])
     assert made.__eq__.__qualname__.endswith("Point.__eq__")
+
+
+CALLS = [
+    ((), {}),
+    ((1,), {}),
+    ((1, 3, ["t"], "n"), {}),
+    ((1,), {"y": 9, "note": "n"}),
+    ((), {"x": 1, "tags": []}),
+    ((-1,), {}),
+    ((1, 2), {"y": 3}),
+    ((1,), {"z": 3}),
+    ((1,), {"total": 3}),
+    ((1,), {"late": 3}),
+    ((1, 2, [], "n", 5), {}),
+    ((), {"y": 3}),
+]
+
+
+def _outcome(made: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> object:
+    try:
+        return dataclasses.asdict(made(*positional, **named))
+    except (TypeError, ValueError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize(("positional", "named"), CALLS)
+def test_a_class_is_called_alike_before_and_after_it_is_compiled(
+    slots: bool, positional: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    own, standard = _point(dataclass, slots=slots), _point(dataclasses.dataclass, slots=slots)
+    expected = _outcome(standard, positional, named)
+    expected = expected.replace("_point.<locals>.", "") if isinstance(expected, str) else expected
+    before = _outcome(own, positional, named)
+    inspect.signature(own)
+    assert callable(vars(own)["__init__"])
+    after = _outcome(own, positional, named)
+    before, after = (
+        found.replace("_point.<locals>.", "") if isinstance(found, str) else found
+        for found in (before, after)
+    )
+    assert before == after == expected
+
+
+def test_annotations_keep_their_text() -> None:
+    own, standard = _point(dataclass, slots=True), _point(dataclasses.dataclass, slots=True)
+    assert own.__annotations__ == standard.__annotations__ and own.__annotations__["x"] == "int"
+    types = [field.type for field in dataclasses.fields(own)]
+    assert types == [field.type for field in dataclasses.fields(standard)]
+
+
+def test_a_class_variable_is_no_field() -> None:
+    @dataclass(frozen=True)
+    class Counted:
+        shared: ClassVar[int] = 3
+        own: int = 1
+
+    assert [field.name for field in dataclasses.fields(Counted)] == ["own"]
+    assert Counted(2).shared == 3
 
 
 def test_what_is_not_plain_is_left_to_the_standard_library() -> None:
