@@ -31,11 +31,16 @@ if hasattr(os, "register_at_fork"):
 
 # Text that makes LLVM stop the process on some target, found outside strings and comments: inline
 # assembly needs a parser that is not linked in, the others have no lowering on a CPU of ours.
+_WORDS = (
+    "asm", "gc", "vscale", "x86_amx", "x86_fp80", "ppc_fp128", "musttail", "catchswitch",
+)  # fmt: skip
 _REFUSED = re.compile(
     r'"[^"]*"|;[^\n]*'
-    r"|(?<![%@.$\w-])(?:(asm|gc|vscale|x86_amx|x86_fp80|ppc_fp128|musttail|catchswitch)|i(\d{3,}))"
+    rf"|(?<![%@.$\w-])(?:({'|'.join(_WORDS)})|i(\d{{3,}}))"
     r"(?![.$\w:-])"
 )
+# That search is slow, and a text without one of the words or this has nothing for it to find.
+_WIDE = re.compile(r"i\d{3}(?<![%@.$\w-]i\d\d\d)")
 _WIDEST_INTEGER = 128
 _OPTIMISER_LEVEL = 1
 
@@ -183,6 +188,8 @@ def _optimise(
 
 
 def _refuse_text(text: str) -> None:
+    if not (any(word in text for word in _WORDS) or _WIDE.search(text)):
+        return
     for found in _REFUSED.finditer(text):
         word, width = found.groups()
         if word is not None:
