@@ -34,13 +34,13 @@ if hasattr(os, "register_at_fork"):
 _WORDS = (
     "asm", "gc", "vscale", "x86_amx", "x86_fp80", "ppc_fp128", "musttail", "catchswitch",
 )  # fmt: skip
-_REFUSED = re.compile(
+_REFUSED = (  # compiled by whoever compiles
     r'"[^"]*"|;[^\n]*'
     rf"|(?<![%@.$\w-])(?:({'|'.join(_WORDS)})|i(\d{{3,}}))"
     r"(?![.$\w:-])"
 )
 # That search is slow, and a text without one of the words or this has nothing for it to find.
-_WIDE = re.compile(r"i\d{3}(?<![%@.$\w-]i\d\d\d)")
+_WIDE = r"i\d{3}(?<![%@.$\w-]i\d\d\d)"
 _WIDEST_INTEGER = 128
 _OPTIMISER_LEVEL = 1
 
@@ -188,9 +188,9 @@ def _optimise(
 
 
 def _refuse_text(text: str) -> None:
-    if not (any(word in text for word in _WORDS) or _WIDE.search(text)):
+    if not (any(word in text for word in _WORDS) or re.search(_WIDE, text)):
         return
-    for found in _REFUSED.finditer(text):
+    for found in re.finditer(_REFUSED, text):
         word, width = found.groups()
         if word is not None:
             raise InternalError(f"expected LLVM IR without {word!r}, found it at {found.start()}")

@@ -49,7 +49,6 @@ claimed a chunk.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from string import Template
 
 from frame.core.errors import UnimplementedError
 
@@ -163,9 +162,8 @@ def pool_module(architecture: str) -> str:
     if architecture not in _RELAX:
         raise UnimplementedError(f"expected x86_64 or aarch64, received {architecture!r}")
     relax = _RELAX[architecture]
-    names = {name: str(offset) for name, offset in {**FIELDS, **SLOT}.items()}
-    return Template(_MODULE).substitute(
-        names,
+    names: dict[str, object] = {**FIELDS, **SLOT}
+    names |= dict(
         relax=relax,
         declare=relax.replace("i32 1", "i32"),
         control=_CONTROL[architecture],
@@ -180,6 +178,17 @@ def pool_module(architecture: str) -> str:
         futex_wake=_FUTEX_WAKE,
         **{f"host_{name}": 8 * index for index, name in enumerate(HOST)},
     )
+    return filled(_MODULE, names)
+
+
+def filled(template: str, names: Mapping[str, object]) -> str:
+    """Return a template with the value of each `$name` in its place.
+
+    As `string.Template`, whose import takes longer than reading the pool's code from the cache.
+    """
+    for name in sorted(names, key=len, reverse=True):  # `$host_words` before `$host`
+        template = template.replace(f"${name}", str(names[name]))
+    return template
 
 
 _MODULE = """

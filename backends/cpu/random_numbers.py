@@ -16,12 +16,12 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Callable
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from frame.backends.cpu import elf, llvm
+from frame.backends.cpu.pool_ir import filled
 from frame.backends.cpu.target import host_target
 from frame.core import philox
 from frame.core.errors import FrameError, InternalError
@@ -132,7 +132,7 @@ def module_text(lanes: int) -> str:
         _LOOP.format(name=name, parameters=parameters, before=before, store=store)
         for name, parameters, before, store in _FUNCTIONS
     )
-    return Template("".join(functions) + _ATTRIBUTES).substitute(names)
+    return filled("".join(functions) + _ATTRIBUTES, names)
 
 
 def _vector(element: str, values: Any) -> str:

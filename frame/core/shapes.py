@@ -256,7 +256,7 @@ def _term_text(monomial: Monomial, coefficient: int) -> str:
 
 # --- text -> size ---------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|(//|[-+*()]))", re.ASCII)
+_TOKEN = r"\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|(//|[-+*()]))"
 _MAX_TEXT = 4096
 _MAX_NESTING = 32
 
@@ -287,8 +287,9 @@ class _DimParser:
 
     def _scan(self) -> list[str]:
         tokens, position, end = [], 0, len(self._text.rstrip())
+        token = re.compile(_TOKEN, re.ASCII)
         while position < end:
-            match = _TOKEN.match(self._text, position)
+            match = token.match(self._text, position)
             if match is None:
                 self._fail(f"unexpected {self._text[position:].strip()[:1]!r}")
             tokens.append(match[0].strip())

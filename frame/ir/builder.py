@@ -23,8 +23,7 @@ from frame.ir.graph import (
     Value,
     op_table,
 )
-from frame.ir.printer import quote
-from frame.ir.scanner import MAX_STRING
+from frame.ir.printer import MAX_STRING, quote
 
 _active: contextvars.ContextVar[GraphBuilder | None] = contextvars.ContextVar(
     "frame_graph_builder", default=None

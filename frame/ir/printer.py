@@ -39,6 +39,9 @@ INLINE_ELEMENTS = 32
 KEYWORDS = frozenset({"true", "false", "nan", "inf", "graph", *DTYPES})
 """What an identifier in an attribute means other than the symbol of that name."""
 
+MAX_STRING = 4096
+"""The longest string literal or identifier, in characters."""
+
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _MESSAGE_LENGTH = 400

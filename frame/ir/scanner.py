@@ -9,12 +9,10 @@ from typing import NoReturn
 
 from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InvalidArgumentError
+from frame.ir.printer import MAX_STRING
 
 MAX_TEXT = 1 << 28
 """The longest text, in characters, that is looked at."""
-
-MAX_STRING = 4096
-"""The longest string literal or identifier, in characters."""
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\n]+|//[^\n]*)"
