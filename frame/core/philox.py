@@ -39,7 +39,7 @@ _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _CHUNK = 1 << 13  # blocks at a time: their words in 64 bits stay in a level-2 cache
 
-_WORTHWHILE = 1 << 14  # numbers; numpy makes fewer in the time that native code takes to load
+_WORTHWHILE = 1 << 16  # numbers; numpy makes fewer in the time that native code takes to load
 
 Words: TypeAlias = "npt.NDArray[np.uint32]"
 Fixed: TypeAlias = tuple[int, int, int, int]
