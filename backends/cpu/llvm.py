@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,16 @@ _INTRINSIC_FEATURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "llvm.aarch64.get.fpcr": ("aarch64", ()),
     "llvm.aarch64.set.fpcr": ("aarch64", ()),
 }
+
+
+def filled(template: str, names: Mapping[str, object]) -> str:
+    """Return a template with the value of each `$name` in its place.
+
+    As `string.Template`, whose import takes longer than reading the pool's code from the cache.
+    """
+    for name in sorted(names, key=len, reverse=True):  # `$host_words` before `$host`
+        template = template.replace(f"${name}", str(names[name]))
+    return template
 
 
 def compile_ir(text: str, target: TargetDescription, level: int = 2) -> bytes:

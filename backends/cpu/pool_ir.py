@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from frame.backends.cpu.llvm import filled
 from frame.core.errors import UnimplementedError
 
 CHUNK_BITS = 24
@@ -179,16 +180,6 @@ def pool_module(architecture: str) -> str:
         **{f"host_{name}": 8 * index for index, name in enumerate(HOST)},
     )
     return filled(_MODULE, names)
-
-
-def filled(template: str, names: Mapping[str, object]) -> str:
-    """Return a template with the value of each `$name` in its place.
-
-    As `string.Template`, whose import takes longer than reading the pool's code from the cache.
-    """
-    for name in sorted(names, key=len, reverse=True):  # `$host_words` before `$host`
-        template = template.replace(f"${name}", str(names[name]))
-    return template
 
 
 _MODULE = """

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from frame.backends.cpu import elf, llvm
-from frame.backends.cpu.pool_ir import filled
 from frame.backends.cpu.target import host_target
 from frame.core import philox
 from frame.core.errors import FrameError, InternalError
@@ -132,7 +131,7 @@ def module_text(lanes: int) -> str:
         _LOOP.format(name=name, parameters=parameters, before=before, store=store)
         for name, parameters, before, store in _FUNCTIONS
     )
-    return filled("".join(functions) + _ATTRIBUTES, names)
+    return llvm.filled("".join(functions) + _ATTRIBUTES, names)
 
 
 def _vector(element: str, values: Any) -> str:
