@@ -15,7 +15,7 @@ from frame.core.dataclass import dataclass
 from frame.core.errors import OutOfMemoryError
 
 FFI = _cffi_backend.FFI()
-_CONTEXT_WORDS = 10
+_CONTEXT_WORDS = 12  # the last two belong to gates
 _STATUS_WORDS = 4
 _POOLED = 4  # recycled arrays an output
 RECYCLED_BYTES = 1 << 16
@@ -57,9 +57,9 @@ class Frame:
         self.context[0] = pool.address
         self.context[1] = pool.launch_address
         self.context[2] = pool.fail_address
-        self.context[3] = _address(self.status)
-        self.context[5] = _address(self.words)
-        self.context[6] = _address(self.symbols)
+        self.context[3] = address_of(self.status)
+        self.context[5] = address_of(self.words)
+        self.context[6] = address_of(self.symbols)
         self.context[9] = pool.clock_address
 
     def bind(self, binding: Binding) -> None:
@@ -68,7 +68,7 @@ class Frame:
         for position, value in enumerate(binding.values):
             self.symbols[position] = value
         self.table = binding.table
-        self.context[7] = 0 if binding.table is None else _address(binding.table)
+        self.context[7] = 0 if binding.table is None else address_of(binding.table)
         self.binding = binding
 
     def _reserve(self, size: int) -> None:
@@ -85,29 +85,45 @@ class Frame:
         with contextlib.suppress(OSError, AttributeError):
             self.arena.madvise(mmap.MADV_HUGEPAGE)
         self.size = size
-        self.context[4] = _address(FFI.from_buffer(self.arena))
+        self.context[4] = address_of(FFI.from_buffer(self.arena))
 
 
-def _address(data: Any) -> int:
+def address_of(data: Any) -> int:
+    """Return the address of memory that cffi holds."""
     return int(FFI.cast("intptr_t", data))
 
 
 @dataclass(slots=True)
 class Recycler:
-    """Arrays of one output that are reused once only this object holds them."""
+    """Arrays of one output that are reused once only this object holds them.
+
+    Gates read the list where it is: it changes in place alone.
+    """
 
     arrays: list[np.ndarray]
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return an array that nobody else holds."""
         for array in self.arrays:
-            if array.shape == shape and sys.getrefcount(array) == _COUNT_OF_ONE_HOLDER:
+            if sys.getrefcount(array) == _COUNT_OF_ONE_HOLDER and _is_whole(array, shape, dtype):
                 return array
         array = empty(shape, dtype)
         if len(self.arrays) >= _POOLED:
             self.arrays.pop(0)
         self.arrays.append(array)
         return array
+
+
+def _is_whole(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether an array is as it was made: its last holder may have changed it in place."""
+    flags = array.flags
+    return (
+        array.shape == shape
+        and array.dtype == dtype
+        and flags.c_contiguous
+        and flags.writeable
+        and flags.owndata
+    )
 
 
 def _count_of_one_holder() -> int:

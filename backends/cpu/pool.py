@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from frame.backends.cpu import elf, llvm, threads
+from frame.backends.cpu.gate_ir import gate_module
 from frame.backends.cpu.pool_ir import FIELDS, HOST, SLOT, SLOT_STRIDE, pool_module
 from frame.backends.cpu.target import host_architecture, named_target
 from frame.core import config
@@ -71,8 +72,8 @@ class Pool:
     """
 
     __slots__ = (
-        "_code", "_image", "_most", "_workers", "address", "clock_address", "fail_address",
-        "launch_address", "ready", "threads",
+        "_code", "_epoch", "_image", "_most", "_workers", "address", "clock_address",
+        "fail_address", "launch_address", "ready", "threads",
     )  # fmt: skip
 
     def __init__(self, code: _Code) -> None:
@@ -85,7 +86,21 @@ class Pool:
         self.fail_address = code.fail
         self.clock_address = code.clock
         self.threads = 1
+        self._epoch = 1
         self.ready = False
+
+    @property
+    def epoch_address(self) -> int:
+        """The address of the word that is 0 while the pool is not ready; see `FIELDS`."""
+        return self.address + FIELDS["epoch"]
+
+    def symbol(self, name: str) -> int:
+        """Return the address of a function or table in the code of the pool."""
+        return self._code.loaded.symbol(name)
+
+    def _set_ready(self, ready: bool) -> None:
+        ctypes.c_int64.from_address(self.epoch_address).value = self._epoch if ready else 0
+        self.ready = ready
 
     @property
     def portable(self) -> bool:
@@ -112,7 +127,7 @@ class Pool:
         self._workers = _start_threads(self._code, self.address, count - 1)
         self._int32("workers").value = len(self._workers)
         self.threads = len(self._workers) + 1
-        self.ready = True
+        self._set_ready(True)
 
     def _stop(self, timeout: float | None) -> None:
         """Let the workers return after their current chunk and wait for them."""
@@ -129,7 +144,8 @@ class Pool:
         _initialise_locks(self.address)
         self._workers = []
         self.threads = 1
-        self.ready = False
+        self._epoch += 1  # frames that other threads of the parent had claimed are free here
+        self._set_ready(False)
 
     def _counter(self, index: int) -> ctypes.c_int64:
         """Return how many chunks a worker has run, as the word that it counts in."""
@@ -171,7 +187,7 @@ def set_num_threads(count: int | None) -> Pool:
         _threads_asked = count
         if _pool is not None and _pool.ready and not _exiting:
             _pool._stop(None)
-            _pool.ready = False
+            _pool._set_ready(False)
         return _started(None)
 
 
@@ -183,7 +199,7 @@ def pool_object(store: ArtifactStore | None = None, fresh: bool = False) -> byte
     """
     architecture = host_architecture()
     target = named_target(_BASELINE[architecture])  # waiting needs no vector units
-    text = pool_module(architecture)
+    text = pool_module(architecture) + gate_module()
     key = hashlib.sha256(f"{text}\n{target.triple} {target.cpu}".encode()).hexdigest()
     data = None if store is None or fresh else store.get(key)
     if data is None:

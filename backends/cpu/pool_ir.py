@@ -74,12 +74,14 @@ FIELDS: Mapping[str, int] = {
     "portable": 392,
     "mutex": 448,
     "condition": 576,
+    "epoch": 704,
     "slots": 768,
 }
 """Byte offsets in the pool structure. Lines that different threads write are 128 bytes apart.
 
 `generation`, `completed` and `caller` (the number of its processor plus one, 0 where it is unknown)
-belong to the caller that holds `busy`. Slot 0 is the caller's.
+belong to the caller that holds `busy`. Slot 0 is the caller's. `epoch` (64 bits) is 0 while the
+pool is not ready, else how many forks the process is away from the one that made the pool, plus 1.
 """
 
 SLOT: Mapping[str, int] = {

@@ -6,13 +6,15 @@ import itertools
 import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from frame.backends.cpu.frames import Binding, Frame, empty
+from frame.backends.cpu.gate import Gate, make_gate, settle
 from frame.backends.cpu.pool import get_pool
 from frame.core.errors import FrameError, InternalError, InvalidArgumentError
 from frame.core.shapes import match_shapes
@@ -22,22 +24,43 @@ if TYPE_CHECKING:
     from frame.backends.cpu.executable import CpuExecutable
 
 _SHAPE = operator.attrgetter("shape")
-_ARRAY, _EMPTY = np.ndarray, np.empty
+_ARRAY = np.ndarray
 _SHAPES = 64  # shapes of inputs that are known to fit
 
 Shapes = tuple[tuple[int, ...], ...]
+_Row = tuple[int, tuple[int, ...], np.dtype, Callable[[np.ndarray], Any]]
+
+
+class _Known:
+    """Shapes that were checked: what they bind, and word, shape, dtype and pointer of each."""
+
+    __slots__ = ("binding", "gate", "rows")
+
+    def __init__(self, binding: Binding, rows: Iterable[_Row]) -> None:
+        self.binding = binding
+        self.rows = tuple(rows)
+        self.gate: Gate | None = None
 
 
 class PreparedCall:
     """Calls of one executable with some inputs fixed: the parameters of a model.
 
     A call takes the other inputs in order. Shapes that were checked once are remembered; arrays of
-    such shapes, of the exact dtype, row-major, go to the native code without a further look.
+    the shapes that came last, of the exact dtype, row-major, go to the native code without a
+    further look, through a gate where there are gates.
+
+    `quick(*inputs)` runs on arrays like those of the call before, and `into(*inputs, *outputs)`
+    writes into arrays of the caller. Both return an array or a tuple of several, or None: nothing
+    ran then, and `run` has the word.
+
+    Raises:
+        InvalidArgumentError: by `quick` and `into`, an index in the data is out of range.
+        MemoryError: by both, an output could not be had.
     """
 
     __slots__ = (
-        "_bound", "_checked", "_entry", "_executable", "_fast", "_fixed", "_frames", "_free",
-        "_guarded", "_known", "_lock", "_pool", "_usual",
+        "_bound", "_entry", "_executable", "_fast", "_fixed", "_frame", "_frames", "_free",
+        "_guarded", "_known", "_lock", "_pool", "_usual", "into", "quick",
     )  # fmt: skip
 
     def __init__(self, executable: CpuExecutable, fixed: Mapping[int, Any]) -> None:
@@ -47,14 +70,16 @@ class PreparedCall:
         self._free = tuple(i for i in range(len(executable.inputs)) if i not in fixed)
         rows = ((i, executable.inputs[i]) for i in self._free)
         self._fast = tuple((i, check.dtype, check.pointer) for i, check in rows)
-        self._known: OrderedDict[Shapes, Binding] = OrderedDict()
-        self._usual: tuple[Binding, tuple[tuple[int, tuple[int, ...], Any, Any], ...]] | None = None
+        self._known: OrderedDict[Shapes, _Known] = OrderedDict()
+        self._usual: _Known | None = None
+        self._frame: Frame | None = None  # the one of the gates
         self._lock = threading.Lock()
         self._guarded = bool(executable.updates)
         self._pool = get_pool()
         self._entry = executable.entry
         self._frames = executable.frames
-        self._checked = bool(executable.artifact.sites)
+        self.quick: Callable[..., Any] = _nothing
+        self.into: Callable[..., Any] = _nothing
 
     def _prepared(self, fixed: Mapping[int, Any]) -> Iterator[tuple[int, np.ndarray, Any]]:
         for i, array in sorted(fixed.items()):
@@ -65,67 +90,69 @@ class PreparedCall:
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[np.ndarray]:
         """Run on the free inputs, in order; see `CpuExecutable.run`."""
         if outputs is None:
-            results = self.attempt(inputs)
-            if results is None and self._expect(inputs):
-                results = self.attempt(inputs)
-            if results is not None:
-                return results
+            result = self._run_known(inputs)
+            if result is not None:
+                return [result] if len(self._executable.outputs) == 1 else list(result)
         return self._run_checked(inputs, outputs)
 
-    def attempt(self, inputs: Sequence[Any]) -> list[np.ndarray] | None:
-        """Run on arrays like those of the call before; return None for others: nothing ran then.
+    def _run_known(self, inputs: Sequence[Any]) -> Any:
+        """Run on arrays of shapes that were checked before, else return None."""
+        result = self.quick(*inputs)
+        if result is None and self._expect(inputs):
+            result = self.quick(*inputs)
+            if result is None:  # the frame of the gate is in use, or there are no gates
+                result = self._attempt(*inputs)
+        return result
 
-        Raises:
-            InvalidArgumentError: an index in the data is out of range.
-            MemoryError: the arena or an output could not be had.
-        """
-        # The path of most calls, written out: each function call here costs as much as a kernel.
+    def _attempt(self, *inputs: Any) -> Any:
+        """Do what `quick` does, by Python code and on any frame."""
         usual = self._usual
         if usual is None or not self._pool.ready:
             return None
-        binding, rows = usual
+        frame = self._frame_for(usual.binding)
         try:
-            frame = self._frames.pop()
-        except IndexError:
-            frame = self._executable.new_frame()
-        if frame.owner is not self or frame.binding is not binding:
-            self._settle(frame, binding)
-        words = frame.words
-        try:
-            for array, (word, shape, dtype, pointer) in zip(inputs, rows, strict=True):
+            for array, (word, shape, dtype, pointer) in zip(inputs, usual.rows, strict=True):
                 if type(array) is not _ARRAY or array.dtype is not dtype or array.shape != shape:
                     self._frames.append(frame)
                     return None
-                words[word] = pointer(array)
+                frame.words[word] = pointer(array)
         except (ValueError, BufferError):  # another number of arrays, or one that is not row-major
             self._frames.append(frame)
             return None
-        results = []
-        for word, shape, dtype, recycler, pointer in binding.results:
-            array = _EMPTY(shape, dtype) if recycler is None else recycler.take(shape, dtype)
-            words[word] = pointer(array)
-            results.append(array)
-        if self._checked:
-            frame.status[1] = 0
-        error = self._error(frame) if self._entry(frame.context) else None
-        self._frames.append(frame)
-        if error is not None:
-            raise error
-        return results
+        results = self._call(frame, usual.binding, None)
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _expect(self, inputs: Sequence[Any]) -> bool:
         """Make shapes that are known to fit those of the usual call, and tell whether they are."""
         try:
             shapes = tuple(map(_SHAPE, inputs))
-            binding = self._known.get(shapes)
+            known = self._known.get(shapes)
         except (AttributeError, TypeError):  # not arrays
             return False
-        if binding is None:
+        if known is None:
             return False
-        rows = zip(self._fast, shapes, strict=True)
-        usual = tuple((word, shape, dtype, pointer) for (word, dtype, pointer), shape in rows)
-        self._usual = (binding, usual)
+        self._usual = known
+        self._open(known)
         return True
+
+    def _open(self, known: _Known) -> None:
+        """Let `quick` be the gate of shapes that are known, where there are gates."""
+        with self._lock:
+            if self._frame is None:
+                self._frame = self._frame_for(known.binding)
+                self._frame.owner = None  # it stays with this call, which never settles it again
+            if known.gate is None:
+                known.gate = self._make_gate(known, self._frame)
+            if known.gate is None:
+                self.quick = self._attempt
+            elif settle(known.gate, self._frame, known.binding):
+                self.quick, self.into = known.gate.run, known.gate.into
+
+    def _make_gate(self, known: _Known, frame: Frame) -> Gate | None:
+        inputs = [(word, shape, dtype) for word, shape, dtype, _ in known.rows]
+        held = [(word, array) for word, array, _ in self._fixed]
+        fail = partial(_fail, self._executable, frame)
+        return make_gate(frame, known.binding, self._entry, inputs, held, fail)
 
     def _call(
         self, frame: Frame, binding: Binding, results: list[np.ndarray] | None
@@ -142,13 +169,13 @@ class PreparedCall:
         frame.status[1] = 0
         with executable.lock if self._guarded else nullcontext():
             bad = executable.entry(frame.context)
-        error = self._error(frame) if bad else None
+        error = _error(executable, frame) if bad else None
         executable.frames.append(frame)
         if error is not None:
             raise error
         return results
 
-    def _frame(self, binding: Binding) -> Frame:
+    def _frame_for(self, binding: Binding) -> Frame:
         """Return a frame that nobody uses, ready for the fixed inputs and the binding."""
         try:
             frame = self._frames.pop()
@@ -170,7 +197,7 @@ class PreparedCall:
     ) -> list[np.ndarray]:
         get_pool()  # a forked child gets its workers here
         arrays, binding = self.checked(inputs)
-        return self.run_bound(self._frame(binding), arrays, binding, outputs)
+        return self.run_bound(self._frame_for(binding), arrays, binding, outputs)
 
     def run_bound(
         self,
@@ -193,7 +220,7 @@ class PreparedCall:
 
     def frame(self, binding: Binding) -> Frame:
         """Return a frame for a call of `run_bound`."""
-        return self._frame(binding)
+        return self._frame_for(binding)
 
     def checked(self, inputs: Sequence[Any]) -> tuple[list[np.ndarray], Binding]:
         """Check the free inputs and return them row-major and native, with what they bind.
@@ -250,8 +277,10 @@ class PreparedCall:
     def _remember(self, shapes: Shapes, binding: Binding) -> None:
         if self._guarded:
             return  # such calls take a lock, and their updated inputs are checked every time
+        pairs = zip(self._fast, shapes, strict=True)
+        rows = ((word, shape, dtype, pointer) for (word, dtype, pointer), shape in pairs)
         with self._lock:
-            self._known[shapes] = binding
+            self._known[shapes] = _Known(binding, rows)
             if len(self._known) > _SHAPES:
                 self._known.popitem(last=False)
 
@@ -279,13 +308,22 @@ class PreparedCall:
         sources = [*arrays, *(array for _, array, _ in self._fixed)]
         return any(np.may_share_memory(a, b) for a, b in itertools.product(targets, sources))
 
-    def _error(self, frame: Frame) -> FrameError:
-        """Return what a failed run reported; read before another call may take the frame."""
-        site, position, value = (int(frame.status[k]) for k in (1, 2, 3))
-        sites = self._executable.artifact.sites
-        if not 1 <= site <= len(sites):
-            return InternalError(
-                f"{self._executable.artifact.entry}: expected a check from 1 to {len(sites)}, "
-                f"received a report of check {site}: please report this with the model"
-            )
-        return sites[site - 1].error(position, value)
+
+def _error(executable: CpuExecutable, frame: Frame) -> FrameError:
+    """Return what a failed run reported; read before another call may take the frame."""
+    site, position, value = (int(frame.status[k]) for k in (1, 2, 3))
+    sites = executable.artifact.sites
+    if not 1 <= site <= len(sites):
+        return InternalError(
+            f"{executable.artifact.entry}: expected a check from 1 to {len(sites)}, "
+            f"received a report of check {site}: please report this with the model"
+        )
+    return sites[site - 1].error(position, value)
+
+
+def _fail(executable: CpuExecutable, frame: Frame) -> NoReturn:
+    raise _error(executable, frame)
+
+
+def _nothing(*_: Any) -> None:
+    """What a call does before any arrays were checked."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from frame.core.devices import HOST
 from frame.core.dtypes import dtype
 from frame.core.errors import BadIndexError, InvalidArgumentError
-from frame.core.tensors import Tensor, from_numpy
+from frame.core.tensors import HostStorage, Tensor, from_numpy
 from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.ir.graph import Location, Role
 from frame.runtime.loading import Declared, Loaded, fresh, load
@@ -80,7 +80,8 @@ class Entry:
         self._pure = self._plain and not self._updates
         self._derived: tuple[Mapping[str, np.ndarray], int, tuple[np.ndarray, ...]] | None = None
         self._prepared: tuple[Any, Any, Any] | None = None
-        self._quick: tuple[Any, Callable[[Sequence[Any]], list[Any] | None]] | None = None
+        self._quick: tuple[Any, Any] | None = None
+        self._names = tuple(port.name for port in self.inputs)
         self._lock = threading.RLock()
         if self._updates:
             store.updated_in_place()
@@ -101,22 +102,57 @@ class Entry:
         out: Sequence[np.ndarray] | None = None,
     ) -> Any:
         """Do what calling the entry does, on arguments that are packed already."""
-        results = None if named or out is not None else self._attempt(inputs)
-        if results is None:
-            results = self.run(inputs, named, out)
-            if any(isinstance(value, Tensor) for value in inputs):
-                results = [from_numpy(result) for result in results]
+        quick, store = self._quick, self.store
+        if quick is not None and quick[0] is store.arrays and not store.in_place:
+            try:
+                if named or out is not None:
+                    result = self._attempt(quick[1], inputs, named, out)
+                else:
+                    result = quick[1].quick(*inputs)
+            except BadIndexError as error:
+                raise self._located(error) from None
+            if result is not None:
+                return result
+        if any(isinstance(value, Tensor) for value in (*inputs, *named.values())):
+            return self._call_tensors(inputs, named, out)
+        results = self.run(inputs, named, out)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _attempt(self, inputs: Sequence[Any]) -> list[Any] | None:
+    def _attempt(
+        self,
+        call: Any,
+        inputs: Sequence[Any],
+        named: Mapping[str, Any],
+        out: Sequence[np.ndarray] | None,
+    ) -> Any:
         """Run on arrays like those of the call before, or return None: nothing ran then."""
-        quick, store = self._quick, self.store
-        if quick is None or quick[0] is not store.arrays or store.in_place:
+        if named:
+            rest = self._names[len(inputs) :]
+            if named.keys() != set(rest):
+                return None
+            inputs = (*inputs, *[named[name] for name in rest])
+        if out is None:
+            return call.quick(*inputs)
+        if type(out) not in (list, tuple) or len(out) != len(self.signature.outputs):
             return None
-        try:
-            return quick[1](inputs)
-        except BadIndexError as error:
-            raise self._located(error) from None
+        return call.into(*inputs, *out)
+
+    def _call_tensors(
+        self,
+        inputs: Sequence[Any],
+        named: Mapping[str, Any],
+        out: Sequence[np.ndarray] | None,
+    ) -> Any:
+        """Call with the memory of Tensors in place of them, and return Tensors."""
+        inputs = [_memory(value) for value in inputs]
+        named = {name: _memory(value) for name, value in named.items()}
+        if any(isinstance(value, Tensor) for value in (*inputs, *named.values())):
+            results: Sequence[Any] = self.run(inputs, named, out)  # some are on a device
+        else:
+            result = self.call(inputs, named, out)
+            results = result if isinstance(result, tuple) else (result,)
+        made = [from_numpy(array) for array in results]
+        return made[0] if len(made) == 1 else tuple(made)
 
     def run(
         self,
@@ -188,8 +224,8 @@ class Entry:
         }
         call = self.loaded.run.prepare(fixed)
         self._prepared = (arrays, derived, call)
-        if self._pure and hasattr(call, "attempt"):
-            self._quick = (arrays, call.attempt)
+        if self._pure and hasattr(call, "quick"):
+            self._quick = (arrays, call)
         return call
 
     def _fixed(
@@ -333,6 +369,13 @@ def _all_arrays(values: Sequence[Any]) -> bool:
     return True
 
 
+def _memory(value: Any) -> Any:
+    """Return the array of a Tensor on the host, and other values as they are."""
+    if isinstance(value, Tensor) and isinstance(value.storage, HostStorage):
+        return value.storage.array
+    return value
+
+
 def _scalar(value: Any, port: Port) -> np.ndarray:
     """Return a number in the dtype of a port, which must be able to hold it."""
     wanted = port.type.dtype
@@ -374,6 +417,12 @@ def as_host_array(value: Any, port: Port, home: str = HOST.backend) -> np.ndarra
     """
     if type(value) is np.ndarray:
         return value
+    if isinstance(value, np.ndarray) and hasattr(value, "mask") and np.ma.is_masked(value):
+        raise InvalidArgumentError(
+            f"input {port.name!r}: expected an array without masked elements, received "
+            f"{value.dtype.name}{list(value.shape)} with {np.ma.count_masked(value)} of them; call "
+            ".filled(value) on it first"
+        )
     if isinstance(value, Tensor):
         if value.device.backend not in (HOST.backend, home):
             raise InvalidArgumentError(
