@@ -105,8 +105,12 @@ class PortCheck:
 
 
 def _row_major(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+    flags = array.flags
+    if type(array) is np.ndarray and array.dtype is dtype and flags.c_contiguous and flags.aligned:
+        return array
     try:
-        return np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+        made = np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+        return made if made.flags.aligned else made.copy()
     except (MemoryError, ValueError) as error:
         raise OutOfMemoryError(
             f"{where}: could not get memory for a row-major copy of {dtype.name}"

@@ -90,19 +90,33 @@ class PreparedCall:
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[np.ndarray]:
         """Run on the free inputs, in order; see `CpuExecutable.run`."""
         if outputs is None:
-            result = self._run_known(inputs)
+            result = self.again(inputs)
             if result is not None:
                 return [result] if len(self._executable.outputs) == 1 else list(result)
         return self._run_checked(inputs, outputs)
 
-    def _run_known(self, inputs: Sequence[Any]) -> Any:
-        """Run on arrays of shapes that were checked before, else return None."""
+    def again(self, inputs: Sequence[Any]) -> Any:
+        """Do what `quick` does on arrays of any shapes that were checked before, and of any strides
+        and byte order, which are copied."""
         result = self.quick(*inputs)
-        if result is None and self._expect(inputs):
+        if result is not None or (known := self._expected(inputs)) is None:
+            return result
+        if self._open(known):
             result = self.quick(*inputs)
-            if result is None:  # the frame of the gate is in use, or there are no gates
-                result = self._attempt(*inputs)
+        if result is None and (plain := self._row_major(inputs)) is not None:
+            result = self.quick(*plain)
+            if result is None:  # another call is on the frame of the gate
+                result = self._attempt(*plain)
         return result
+
+    def _row_major(self, inputs: Sequence[Any]) -> list[np.ndarray] | None:
+        """Return arrays row-major and native, None where one is of another type."""
+        made = []
+        for array, (i, dtype, _) in zip(inputs, self._fast, strict=True):
+            if not isinstance(array, _ARRAY) or array.dtype.newbyteorder("=") != dtype:
+                return None
+            made.append(self._executable.inputs[i].row_major(array, i))
+        return made
 
     def _attempt(self, *inputs: Any) -> Any:
         """Do what `quick` does, by Python code and on any frame."""
@@ -122,31 +136,31 @@ class PreparedCall:
         results = self._call(frame, usual.binding, None)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _expect(self, inputs: Sequence[Any]) -> bool:
-        """Make shapes that are known to fit those of the usual call, and tell whether they are."""
+    def _expected(self, inputs: Sequence[Any]) -> _Known | None:
+        """Return what is known of the shapes of arrays."""
         try:
-            shapes = tuple(map(_SHAPE, inputs))
-            known = self._known.get(shapes)
+            return self._known.get(tuple(map(_SHAPE, inputs)))
         except (AttributeError, TypeError):  # not arrays
-            return False
-        if known is None:
-            return False
-        self._usual = known
-        self._open(known)
-        return True
+            return None
 
-    def _open(self, known: _Known) -> None:
-        """Let `quick` be the gate of shapes that are known, where there are gates."""
+    def _open(self, known: _Known) -> bool:
+        """Make shapes that are known the usual ones; tell whether `quick` is another one now."""
+        if known.gate is not None and self.quick is known.gate.run:
+            return False
         with self._lock:
             if self._frame is None:
                 self._frame = self._frame_for(known.binding)
                 self._frame.owner = None  # it stays with this call, which never settles it again
             if known.gate is None:
                 known.gate = self._make_gate(known, self._frame)
+            self._usual = known
             if known.gate is None:
                 self.quick = self._attempt
             elif settle(known.gate, self._frame, known.binding):
                 self.quick, self.into = known.gate.run, known.gate.into
+            else:
+                return False
+        return True
 
     def _make_gate(self, known: _Known, frame: Frame) -> Gate | None:
         inputs = [(word, shape, dtype) for word, shape, dtype, _ in known.rows]

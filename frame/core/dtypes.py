@@ -141,8 +141,14 @@ def _name_of(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (np.dtype, type)) and value is not object:
-        try:
-            return np.dtype(value).name
-        except TypeError:
-            return ""
+        return _numpy_name(value)
     return ""
+
+
+@functools.lru_cache(maxsize=256)
+def _numpy_name(value: np.dtype | type) -> str:
+    """Return the name of an element type, which numpy makes anew, in microseconds, each time."""
+    try:
+        return np.dtype(value).name
+    except TypeError:
+        return ""

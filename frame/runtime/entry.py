@@ -109,6 +109,8 @@ class Entry:
                     result = self._attempt(quick[1], inputs, named, out)
                 else:
                     result = quick[1].quick(*inputs)
+                    if result is None and _all_arrays(inputs):
+                        result = quick[1].again(inputs)
             except BadIndexError as error:
                 raise self._located(error) from None
             if result is not None:
@@ -128,9 +130,12 @@ class Entry:
         """Run on arrays like those of the call before, or return None: nothing ran then."""
         if named:
             rest = self._names[len(inputs) :]
-            if named.keys() != set(rest):
+            if len(rest) != len(named):
                 return None
-            inputs = (*inputs, *[named[name] for name in rest])
+            try:
+                inputs = (*inputs, *[named[name] for name in rest])
+            except KeyError:
+                return None
         if out is None:
             return call.quick(*inputs)
         if type(out) not in (list, tuple) or len(out) != len(self.signature.outputs):
