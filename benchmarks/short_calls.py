@@ -41,13 +41,14 @@ def _added() -> dict[str, Run]:
     x, y, out = _array(16), _array(16), [_array(16)]
     tensors = from_numpy(x), from_numpy(y)
     wide = _array(32)[::2]
+    entry = model.entry("infer")
     return {
         BASE: lambda: model(x, y),
         "named": lambda: model(x=x, y=y),
         "out given": lambda: model(x, y, out=out),
         "tensors": lambda: model(*tensors),
         "strided": lambda: model(wide, y),
-        "entry": lambda entry=model.entry("infer"): entry(x, y),
+        "entry": lambda: entry(x, y),
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import itertools
 import logging
 import math
@@ -28,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 _FASTCALL = 0x80  # METH_FASTCALL
 _NEW_FROM_DESCR, _ARRAY_TYPE, _VERSION = 94, 2, 0  # positions in numpy's table of functions
 _NUMPY_ABI = 2
+_SMALL = 1 << 16  # a number, and no address
 _PYTHON = {
     "tuple_new": "PyTuple_New",
     "tuple_set": "PyTuple_SetItem",
@@ -58,16 +60,17 @@ class Gate:
     None where a call is on it.
     """
 
+    token: int
     run: Call
     into: Call
     claim: Call
-    token: int
 
 
 class _State(np.ndarray):
     """The words that a gate reads, with the objects whose addresses they hold."""
 
     __slots__ = ("kept",)
+    kept: Any
 
 
 class _Rows:
@@ -141,7 +144,7 @@ def make_gate(
     state = _State(len(STATE), np.int64)
     state[:] = [words[name] for name in STATE]
     state.kept = (frame, binding, fail, rows)
-    return Gate(*(methods.bind(name, state) for name in _FUNCTIONS), token)
+    return Gate(token, *(methods.bind(name, state) for name in _FUNCTIONS))
 
 
 def settle(gate: Gate, frame: Frame, binding: Binding) -> bool:
@@ -209,7 +212,8 @@ def _require_layout() -> None:
         raise GateUnavailable("this interpreter counts references in another way")
     length = ctypes.c_int64.from_address(id(held) + LIST["length"]).value
     items = ctypes.c_int64.from_address(id(held) + LIST["items"]).value
-    if length != 2 or ctypes.c_int64.from_address(items + 8).value != id(base):
+    plausible = length == 2 and items > _SMALL  # the memory behind it is looked at only then
+    if not plausible or ctypes.c_int64.from_address(items + 8).value != id(base):
         raise GateUnavailable("this interpreter lays out lists in another way")
 
 
@@ -257,12 +261,11 @@ def _api() -> dict[str, int]:
     Raises:
         GateUnavailable: numpy's table is of another version.
     """
-    from numpy._core import _multiarray_umath  # the home of the table since numpy 2.0
-
+    # The home of the table since numpy 2.0.
+    home = importlib.import_module("numpy._core._multiarray_umath")
     pointer = ctypes.pythonapi["PyCapsule_GetPointer"]
     pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
-    at = pointer(_multiarray_umath._ARRAY_API, None)
-    table = (ctypes.c_void_p * (_NEW_FROM_DESCR + 1)).from_address(at)
+    table = (ctypes.c_size_t * (_NEW_FROM_DESCR + 1)).from_address(pointer(home._ARRAY_API, None))
     version = ctypes.PYFUNCTYPE(ctypes.c_uint)(table[_VERSION])() >> 24
     if version != _NUMPY_ABI or table[_ARRAY_TYPE] != id(np.ndarray):
         raise GateUnavailable(f"numpy {np.__version__} has another table of functions")

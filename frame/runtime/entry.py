@@ -425,7 +425,7 @@ def as_host_array(value: Any, port: Port, home: str = HOST.backend) -> np.ndarra
     if isinstance(value, np.ndarray) and hasattr(value, "mask") and np.ma.is_masked(value):
         raise InvalidArgumentError(
             f"input {port.name!r}: expected an array without masked elements, received "
-            f"{value.dtype.name}{list(value.shape)} with {np.ma.count_masked(value)} of them; call "
+            f"{value.dtype.name}{list(value.shape)} with {int(np.sum(value.mask))} of them; call "
             ".filled(value) on it first"
         )
     if isinstance(value, Tensor):
