@@ -228,8 +228,9 @@ class _Lowering:
                 lower(self, scope, step, node, views)
         if scope.plan.status_step == len(scope.graph.nodes):
             self.statements.append(Return())
+        makers = {place: v.node for v, place in places.items() if v.node is not None}
         for copy in scope.plan.copies:
-            self._copy_bytes(scope, copy)
+            self._copy_bytes(scope, copy, makers.get(copy.source))
 
     def _lower_group(
         self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]
@@ -300,18 +301,20 @@ class _Lowering:
         if self._share(helper).name != helper.name:
             raise InternalError(f"two different kernels are named {helper.name}")
 
-    def _copy_bytes(self, scope: _Scope, copy: memory.Copy) -> None:
-        """Launch a copy that the plan asks for at the end of a graph."""
+    def _copy_bytes(self, scope: _Scope, copy: memory.Copy, maker: Node | None) -> None:
+        """Launch a copy that the plan asks for at the end of a graph, of what `maker` made."""
         source = self._at(scope, copy.source, uint8, (copy.nbytes,))
         target = self._at(scope, copy.target, uint8, (copy.nbytes,))
-        self._launch_copy(target, source, copy.nbytes)
+        self._launch_copy(target, source, copy.nbytes, () if maker is None else (maker,))
 
-    def _launch_copy(self, target: View, source: View, nbytes: Size) -> None:
+    def _launch_copy(
+        self, target: View, source: View, nbytes: Size, nodes: tuple[Node, ...] = ()
+    ) -> None:
         kernel = self._share(_copy_kernel())
         length = size_expr(nbytes, self.symbols)
         chunks = b.ceil_div(length, _COPY_BYTES)
         self.statements.append(Launch(kernel.name, (target, source), (length,), chunks))
-        self.launches.append(LaunchSite(kernel.name, (), Work(0, nbytes * 2)))
+        self.launches.append(LaunchSite(kernel.name, nodes, Work(0, nbytes * 2)))
 
     # --- control flow ----------------------------------------------------------------------------
 

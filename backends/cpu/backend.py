@@ -15,7 +15,7 @@ from frame.backends.cpu.memory import HostAllocator, HostStream
 from frame.backends.cpu.pool import get_pool
 from frame.backends.cpu.target import host_target, named_target
 from frame.codegen.foreign import foreign_rules, foreign_schedules
-from frame.core import philox
+from frame.core import config, philox
 from frame.core.devices import Device
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
@@ -63,13 +63,14 @@ class CpuBackend:
         return _compiling().group_info(group, target)
 
     def source_hash(self) -> str:
-        """Return a digest of the sources of code generation and this backend, and of the scalar
-        rules and schedules that users have registered."""
+        """Return a digest of the sources of code generation and this backend, of the scalar rules
+        and schedules that users have registered, and of the grain that FRAME_GRAIN forces."""
         foreign = (foreign_rules(), foreign_schedules("cpu"))
-        if not any(foreign):
+        grain = config.get("FRAME_GRAIN")
+        if grain is None and not any(foreign):
             return _source_hash()
         user = Fingerprint()
-        user.add(foreign)
+        user.add((foreign, grain))
         digest = hashlib.sha256((_source_hash() + user.text()).encode()).hexdigest()
         return digest if user.exact else f"{VOLATILE}{digest}"
 

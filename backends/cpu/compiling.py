@@ -145,5 +145,7 @@ class Stages:
 
 
 def _launch_info(site: lowering.LaunchSite) -> LaunchInfo:
-    origins = dict.fromkeys(node.origin for node in site.nodes if node.origin is not None)
+    # Equal constants are one node, whose origin is that of the first user: it says nothing here.
+    nodes = [node for node in site.nodes if node.op != "constant"] or site.nodes
+    origins = dict.fromkeys(node.origin for node in nodes if node.origin is not None)
     return LaunchInfo(site.kernel, tuple(origins), str(site.work.flops), str(site.work.bytes))

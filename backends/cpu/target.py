@@ -145,7 +145,10 @@ def _text(*path: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _host_target(name: str) -> TargetDescription:
-    target = named_target(name)
+    try:
+        target = named_target(name)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"FRAME_CPU: {error}") from None
     missing = sorted(frozenset(target.features) - _native_features())
     if target.triple.partition("-")[0] != host_architecture() or missing:
         raise InvalidArgumentError(

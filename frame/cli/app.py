@@ -11,6 +11,7 @@ import click
 
 from frame.cli import report
 from frame.cli.output import colour_wanted
+from frame.cli.words import unknown_command
 
 # name -> (module, one line of help); the order is that of the help page
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -45,6 +46,14 @@ class _Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the first word; say what to use in place of one that is not there."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(unknown_command(args[0], list(COMMANDS)))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing them."""

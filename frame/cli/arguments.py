@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from frame.cli.words import CommandError, word
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 
@@ -40,7 +43,7 @@ def parse_input_spec(text: str) -> InputSpec:
     symbol, or a sum of products of them. `scalar` is the shape without dimensions.
 
     Raises:
-        InvalidArgumentError: with the grammar and the text that does not fit it.
+        CommandError: with the grammar and the text that does not fit it.
     """
     from frame.core.dtypes import dtype
     from frame.core.shapes import as_shape
@@ -48,14 +51,15 @@ def parse_input_spec(text: str) -> InputSpec:
     name, rest = _split_name(text, "--input x=1x3x224x224 or --input x=batch,784:float32")
     shape, _, type_name = rest.partition(":")
     words = [] if shape == "scalar" else _dimensions(shape, text)
-    return InputSpec(name, as_shape(words), dtype(type_name or "float32"))
+    with word(f"--input {text}"):
+        return InputSpec(name, as_shape(words), dtype(type_name or "float32"))
 
 
 def _dimensions(shape: str, text: str) -> list[str]:
     separator = "," if "," in shape or not DIMENSIONS_BY_X.match(shape) else "x"
     words = [word.strip() for word in shape.split(separator)]
     if not all(words):
-        raise InvalidArgumentError(
+        raise CommandError(
             f"--input {text}: expected dimensions such as 1x3x224x224 or batch,784 (commas where "
             f"a name holds an x), received {shape!r}"
         )
@@ -66,14 +70,14 @@ def parse_input_file(text: str) -> InputFile:
     """Parse `name=image.npy`, `name=images.npz:member` or either without the name.
 
     Raises:
-        InvalidArgumentError: when the file is neither .npy nor .npz with a member.
+        CommandError: when the file is neither .npy nor .npz with a member.
     """
     name, rest = _split_name(text, "--input x=image.npy or --input x=images.npz:member")
     found = MEMBER.match(rest)
     if found:
         return InputFile(name, Path(found["file"]), found["member"])
     if not rest.endswith(".npy"):
-        raise InvalidArgumentError(
+        raise CommandError(
             f"--input {text}: expected an array file, image.npy or images.npz:member"
         )
     return InputFile(name, Path(rest))
@@ -84,7 +88,7 @@ def _split_name(text: str, example: str) -> tuple[str | None, str]:
     if not equals:
         name, rest = "", text
     if not rest or (equals and not NAME.match(name)):
-        raise InvalidArgumentError(f"--input {text}: expected {example}")
+        raise CommandError(f"--input {text}: expected {example}")
     return name or None, rest
 
 
@@ -101,59 +105,89 @@ def load_array(source: InputFile) -> Any:
         raise NotFoundError(f"there is no file {source.path}")
     try:
         loaded = np.load(source.path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise InvalidArgumentError(f"{source.path} is not a readable array file: {error}") from None
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise _unreadable(source.path, error) from None
     if source.member is None:
         return loaded
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        raise InvalidArgumentError(
+            f"{source.path}: expected a .npz file with the member {source.member!r}, received a "
+            "file of one array"
+        )
     with loaded as archive:
         if source.member not in archive:
             members = ", ".join(archive.files)
             raise NotFoundError(f"{source.path} has no member {source.member!r}; it has {members}")
-        return archive[source.member]
+        try:
+            return archive[source.member]
+        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise _unreadable(source.path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InvalidArgumentError:
+    # numpy takes any bytes that it does not know for a pickle, and advises to load them.
+    reason = "it is none, or holds Python objects" if "pickle" in str(error) else str(error)
+    return InvalidArgumentError(f"{path} is not a readable array file: {reason}")
+
+
+def check_output(path: str) -> None:
+    """Check where results are to go, before the work: the folder, and the end of the name.
+
+    Raises:
+        CommandError: the name ends in neither .npy nor .npz.
+        NotFoundError: the folder does not exist.
+    """
+    if not path.endswith((".npy", ".npz")):
+        raise CommandError(f"--output {path}: expected a name that ends in .npy or .npz")
+    if not Path(path).resolve().parent.is_dir():
+        raise NotFoundError(f"--output {path}: there is no folder {Path(path).parent}")
 
 
 def save_arrays(path: str, arrays: dict[str, Any]) -> None:
     """Write one array to a .npy file, or any number of them to a .npz file by their names.
 
+    A file that is there already stays whole until the new one is.
+
     Raises:
-        InvalidArgumentError: another kind of file, or several arrays for a .npy file.
+        CommandError: another kind of file, or several arrays for a .npy file.
+        OSError: the file system refuses.
     """
     import numpy as np
 
+    from frame.core.files import atomic_write
+
     if path.endswith(".npz"):
-        np.savez(path, **arrays)
+        atomic_write(path, lambda file: np.savez(file, **arrays))
     elif path.endswith(".npy") and len(arrays) == 1:
-        np.save(path, next(iter(arrays.values())))
+        atomic_write(path, lambda file: np.save(file, next(iter(arrays.values()))))
     else:
         expected = ".npy or .npz" if len(arrays) == 1 else f".npz for {_list(list(arrays))}"
-        raise InvalidArgumentError(f"--output {path}: expected a name that ends in {expected}")
+        raise CommandError(f"--output {path}: expected a name that ends in {expected}")
 
 
 def by_name(items: Iterable[Any], names: list[str]) -> dict[str, Any]:
     """Assign `--input` values to the inputs `names`; an item without a name needs a single input.
 
     Raises:
-        InvalidArgumentError: an unknown, doubled or missing input.
+        CommandError: an unknown, doubled or missing input.
     """
     found: dict[str, Any] = {}
     for item in items:
         name = item.name or _only(names)
         if name not in names:
-            raise InvalidArgumentError(f"there is no input {name!r}; the inputs are {_list(names)}")
+            raise CommandError(f"there is no input {name!r}; the inputs are {_list(names)}")
         if name in found:
-            raise InvalidArgumentError(f"--input {name} is given twice")
+            raise CommandError(f"--input {name} is given twice")
         found[name] = item
     missing = [name for name in names if name not in found]
     if missing:
-        raise InvalidArgumentError(f"missing --input for {_list(missing)}")
+        raise CommandError(f"missing --input for {_list(missing)}")
     return found
 
 
 def _only(names: list[str]) -> str:
     if len(names) != 1:
-        raise InvalidArgumentError(
-            f"--input needs a name (name=...) because the inputs are {_list(names)}"
-        )
+        raise CommandError(f"--input needs a name (name=...) because the inputs are {_list(names)}")
     return names[0]
 
 

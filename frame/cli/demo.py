@@ -19,9 +19,10 @@ import numpy as np
 
 import frame
 from frame import nn
+from frame.cli.words import CommandError
 from frame.codegen.schedules.work import node_flops
 from frame.core.dataclass import dataclass
-from frame.core.errors import DeviceError, InvalidArgumentError, NotFoundError
+from frame.core.errors import DeviceError, NotFoundError
 from frame.data import DataLoader, Digits, TensorDataset
 from frame.nn.module import Module
 from frame.runtime.model import TRAIN_STEP, CompiledModel
@@ -156,17 +157,25 @@ def step_flops(model: CompiledModel) -> int:
 def checked_output(path: str) -> Path:
     """Return where the file goes; a folder stands for `digits.frame` in it.
 
+    The folder is written to for a moment: who can't save the network must know before it is
+    trained.
+
     Raises:
         NotFoundError: the folder does not exist.
-        InvalidArgumentError: the name does not end in `.frame`.
+        CommandError: the name does not end in `.frame`.
+        OSError: nothing can be written there.
     """
     place = Path(path)
     place = place / FILE if place.is_dir() else place
     if place.suffix != ".frame":
-        raise InvalidArgumentError(f"--out {path}: expected a folder or a name that ends in .frame")
+        raise CommandError(f"--out {path}: expected a folder or a name that ends in .frame")
     if not place.parent.is_dir():
         raise NotFoundError(f"--out {path}: there is no folder {place.parent}")
-    return place
+    try:
+        with tempfile.TemporaryFile(dir=place.parent):
+            return place
+    except OSError as error:
+        raise OSError(error.errno, f"--out can't be written: {error.strerror}", path) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ OPTIONAL_PACKAGES = (
 
 def diagnose() -> dict[str, Any]:
     """Return sections of named facts, and `problems`: what keeps frame from working."""
-    from frame.cli.commands.cache import cache_facts
     from frame.cli.discovery import backend_reports
 
     reports = backend_reports(with_facts=True)
@@ -29,7 +28,7 @@ def diagnose() -> dict[str, Any]:
         "frame": _frame_facts(),
         "packages": _package_versions(),
         "processor": _processor_facts(),
-        "cache": cache_facts() | _cache_health(),
+        "cache": _cache_facts(),
         "settings": _settings(),
     }
     report |= {
@@ -95,11 +94,16 @@ def _usable_processors() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _cache_health() -> dict[str, int]:
+def _cache_facts() -> dict[str, Any]:
+    """The facts of the cache and its health, or the setting that keeps it from being found."""
+    from frame.cli.commands.cache import cache_facts
     from frame.runtime.cache import default_cache
 
-    sound, damaged = default_cache().verify()
-    return {"sound files": sound, "damaged files": len(damaged)}
+    try:
+        sound, damaged = default_cache().verify()
+        return cache_facts() | {"sound files": sound, "damaged files": len(damaged)}
+    except FrameError as error:
+        return {"problem": str(error)}
 
 
 def _settings() -> Mapping[str, str]:
@@ -107,12 +111,17 @@ def _settings() -> Mapping[str, str]:
 
 
 def _bad_settings() -> list[str]:
+    from frame.runtime.backends import backend_names
+
     problems = []
     for name in config.SETTINGS:
         try:
             config.get(name)
         except FrameError as error:
             problems.append(str(error))
+    chosen, known = config.get("FRAME_BACKEND"), backend_names()
+    if chosen not in known:
+        problems.append(f"FRAME_BACKEND: expected one of {', '.join(known)}, received {chosen!r}")
     return problems
 
 

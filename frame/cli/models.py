@@ -6,12 +6,15 @@ import importlib
 import inspect
 import re
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frame.cli.arguments import InputSpec, by_name
+from frame.cli.words import CommandError
 from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError, UnimplementedError
+from frame.ir.locations import OWN_FOLDERS
 
 if TYPE_CHECKING:
     from frame.ir.graph import TensorType
@@ -28,7 +31,8 @@ def load_model(reference: str) -> Any:
 
     Raises:
         NotFoundError: no such module, factory or file.
-        InvalidArgumentError: the reference has another form, or the factory or the text is wrong.
+        CommandError: the reference has another form.
+        InvalidArgumentError: the factory or the text is wrong.
         UnimplementedError: a kind of file that this version can't read.
     """
     path = Path(reference)
@@ -41,9 +45,10 @@ def load_model(reference: str) -> Any:
         )
     match = FACTORY.match(reference)
     if not match:
-        raise InvalidArgumentError(
+        hint = "; `frame run` takes a .frame file" if path.suffix == ".frame" else ""
+        raise CommandError(
             f"MODEL: expected package.module:factory or a graph text ({_suffixes()}), "
-            f"received {reference!r}"
+            f"received {reference!r:.200}{hint}"
         )
     return _call(_attribute(match["module"], match["name"]), reference)
 
@@ -52,18 +57,33 @@ def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> Compile
     """Compile what `load_model` returned for the inputs of the command line.
 
     Raises:
-        InvalidArgumentError: an input is missing, doubled or unknown.
+        CommandError: an input is missing, doubled or unknown, or the model is none.
+        InvalidArgumentError: the user's code failed.
     """
     import frame
     from frame.ir.graph import Graph
+    from frame.nn.module import Architecture, Module
 
     if isinstance(model, Graph):
         if specs:
-            raise InvalidArgumentError("a graph has its own inputs: leave out --input")
+            raise CommandError("a graph has its own inputs: leave out --input")
         return frame.compile(model, **options)
+    if not isinstance(model, (Module, Architecture)) and not callable(model):
+        raise CommandError(
+            f"MODEL: expected it to give a Module, a Graph or a function of values, received "
+            f"{model!r:.80}"
+        )
     if not specs:
-        raise InvalidArgumentError("missing --input: give the shape of each input, --input 1,784")
-    return frame.compile(model, _inputs(model, specs), **options)
+        raise CommandError("missing --input: give the shape of each input, --input 1,784")
+    inputs = _inputs(model, specs)
+    try:
+        return frame.compile(model, inputs, **options)
+    except FrameError:
+        raise
+    except Exception as error:
+        if _users_line(error):
+            raise _user_error("building the model", error) from error
+        raise
 
 
 def _inputs(model: Any, specs: list[InputSpec]) -> dict[str, TensorType]:
@@ -85,7 +105,7 @@ def _module_names(specs: list[InputSpec]) -> list[str]:
         return [specs[0].name or "x"]
     unnamed = any(spec.name is None for spec in specs)
     if unnamed:
-        raise InvalidArgumentError("several inputs need names: --input a=1,784 --input b=1,10")
+        raise CommandError("several inputs need names: --input a=1,784 --input b=1,10")
     return list(dict.fromkeys(spec.name for spec in specs if spec.name))
 
 
@@ -131,7 +151,7 @@ def _call(factory: Any, reference: str) -> Any:
         return factory()
     except FrameError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _user_error(f"calling {reference}", error) from error
 
 
@@ -146,7 +166,15 @@ def _is_the_model(value: Any) -> bool:
     return any(each.default is each.empty and each.kind in _POSITIONAL for each in parameters)
 
 
-def _user_error(action: str, error: Exception) -> InvalidArgumentError:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f"\nat {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+def _user_error(action: str, error: BaseException) -> InvalidArgumentError:
+    where = f"\nat {line}" if (line := _users_line(error)) else ""
     return InvalidArgumentError(f"{action} failed with {type(error).__name__}: {error}{where}")
+
+
+def _users_line(error: BaseException) -> str:
+    """Return the innermost line of an error that is neither frame's nor of a library, or empty."""
+    folders = (*OWN_FOLDERS, *(sysconfig.get_path(name) for name in ("stdlib", "purelib")), "<")
+    for place in reversed(traceback.extract_tb(error.__traceback__)):
+        if not place.filename.startswith(folders):
+            return f"{place.filename}:{place.lineno}: {place.line}"
+    return ""

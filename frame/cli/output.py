@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,15 +33,34 @@ def heading(text: str) -> str:
     return click.style(text, bold=True)
 
 
-def facts(rows: Mapping[str, Any], indent: int = 2) -> str:
-    """Return `name  value` lines with the values in one column."""
+def facts(rows: Mapping[str, Any], indent: int = 2, columns: int = 0) -> str:
+    """Return `name  value` lines with the values in one column.
+
+    Lines of values are broken between words where they pass `columns` characters; 0 breaks none.
+    """
     width = max((len(name) for name in rows), default=0)
     lines = []
     for name, value in rows.items():
-        first, *rest = str(value).splitlines() or [""]
+        first, *rest = wrapped(str(value), columns - indent - width - 2) or [""]
         lines.append(f"{'':{indent}}{name:{width}}  {first}".rstrip())
         lines += [f"{'':{indent + width + 2}}{line}" for line in rest]
     return "\n".join(lines)
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """Return the lines of a text, broken between words where they pass `columns` > 0."""
+    if columns <= 0:
+        return text.splitlines()
+    parts = (
+        textwrap.wrap(line, max(columns, 30), break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+    return [line for part in parts for line in part or [""]]
+
+
+def screen_columns() -> int:
+    """Return how many characters a line of text for people may have: those of the terminal."""
+    return min(shutil.get_terminal_size().columns, 100)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -10,6 +10,7 @@ from typing import TextIO
 import click
 
 from frame.cli.output import colour_wanted
+from frame.cli.words import CommandError
 from frame.core import config
 from frame.core.errors import FrameError, InternalError
 
@@ -30,7 +31,8 @@ def block(kind: str, text: str, colour: str, advice: str = "") -> str:
 def exit_code_of(error: BaseException, debug: bool = False) -> int:
     """Show an exception as one block and return the exit code that it means."""
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else FAILED
+        code = error.code or OK
+        return code if code in (OK, FAILED, USAGE) else FAILED  # type: ignore[return-value]
     if isinstance(error, KeyboardInterrupt | click.Abort):
         _show("interrupted", "stopped by the user", "yellow")
         return INTERRUPTED
@@ -45,7 +47,7 @@ def exit_code_of(error: BaseException, debug: bool = False) -> int:
         _show("error", error.format_message(), "red", _advice(error))
         return USAGE if isinstance(error, click.UsageError) else FAILED
     _show("error", _text(error), "red", _advice(error))
-    return FAILED
+    return USAGE if isinstance(error, CommandError) else FAILED
 
 
 def _text(error: BaseException) -> str:

@@ -174,7 +174,7 @@ def _warn_unknown() -> None:
             import difflib  # only a misspelt variable needs it
 
             _warned.add(name)
-            close = difflib.get_close_matches(name, SETTINGS, n=1)
+            close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.8)
             hint = f"; did you mean {close[0]}?" if close else ""
             warnings.warn(
                 f"environment variable {name} is not a setting of frame{hint}", stacklevel=3

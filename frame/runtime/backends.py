@@ -65,14 +65,14 @@ def backend(name: str | None = None) -> Backend:
         NotFoundError: there is no backend of that name.
         DeviceError: its plug-in does not load, or speaks another version of the interface.
     """
-    name = name or config.get("FRAME_BACKEND") or "cpu"
-    found = _loaded.get(name)
+    asked = name or config.get("FRAME_BACKEND") or "cpu"
+    found = _loaded.get(asked)
     if found is not None:
         return found
     with _lock:
-        if name not in _loaded:
-            _loaded[name] = _load(name)
-        return _loaded[name]
+        if asked not in _loaded:
+            _loaded[asked] = _load(asked, "" if name else "FRAME_BACKEND: ")
+        return _loaded[asked]
 
 
 def target_of(owner: Backend, target: TargetDescription | str | None) -> TargetDescription | None:
@@ -90,8 +90,8 @@ def target_of(owner: Backend, target: TargetDescription | str | None) -> TargetD
     )
 
 
-def _load(name: str) -> Backend:
-    factory, source = _factory(name)
+def _load(name: str, whose: str) -> Backend:
+    factory, source = _factory(name, whose)
     try:
         made = factory()
     except Exception as error:
@@ -128,7 +128,7 @@ def _problem(name: str, made: object) -> str:
     return ""
 
 
-def _factory(name: str) -> tuple[Callable[[], Backend], str]:
+def _factory(name: str, whose: str) -> tuple[Callable[[], Backend], str]:
     """Return what makes a backend, and where it comes from, for people."""
     if name in _registered:
         return _registered[name], "registered by this process"
@@ -137,7 +137,7 @@ def _factory(name: str) -> tuple[Callable[[], Backend], str]:
     points = _plug_ins().get(name, ())
     if not points:
         known = ", ".join(backend_names()) or "none"
-        raise NotFoundError(f"there is no backend named {name!r}; known backends: {known}")
+        raise NotFoundError(f"{whose}there is no backend named {name!r}; known backends: {known}")
     sources = [plugins.described(point) for point in points]
     if len(points) > 1:
         raise DeviceError(

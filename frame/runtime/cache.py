@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from frame.core import config, philox, sources
 from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InternalError
-from frame.core.files import atomic_write
+from frame.core.files import atomic_write, remove_stale
 from frame.core.logs import Logger
 
 if TYPE_CHECKING:
@@ -140,8 +140,17 @@ class Cache:
     def clear(self) -> int:
         """Remove every file and return how many there were."""
         removed = sum(self._remove(entry.path) for entry in self.entries())
+        self._remove_stale()
         self._memory.clear()
         return removed
+
+    def _remove_stale(self) -> None:
+        """Remove what writers left that were killed: eviction does not see it."""
+        if self.root is not None:
+            from pathlib import Path
+
+            for folder in Path(self.root).glob("*/??"):
+                remove_stale(folder)
 
     def _path(self, kind: str, key: str) -> str:
         if self.root is None:
@@ -187,6 +196,7 @@ class Cache:
         """Remove the entries that were not used for longest while the cache is over its limit."""
         with self._lock:
             self._written = 0
+            self._remove_stale()
             entries = list(self.entries())
             total = sum(entry.size for entry in entries)
             if total <= self.limit:
@@ -257,7 +267,7 @@ def default_directory() -> str:
     """Return the directory of the cache: FRAME_CACHE_DIR, or the user's cache directory."""
     chosen = config.get("FRAME_CACHE_DIR")
     if chosen:
-        return chosen
+        return os.path.expanduser(chosen)  # no shell has done it in a service or container
     if sys.platform == "linux":  # as platformdirs has it, whose import takes longer than a lookup
         base: str = config.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         if os.path.isabs(base):

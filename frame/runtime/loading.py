@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from frame.core import plugins
+from frame.core import config, plugins
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
@@ -195,6 +195,8 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
     cache = cache or default_cache()
     if _uses_foreign_ops(declared.graph):  # nothing else reads what such plug-ins register
         plugins.load_group(plugins.SCHEDULES)
+    if config.get("FRAME_DUMP_DIR"):
+        return _reported(fresh(declared))  # what is to be seen must happen
     if not cache.active:
         return _reported(_made(declared, cache))
     key = key_of(declared)
@@ -291,4 +293,8 @@ def _made(declared: Declared, cache: Cache) -> Loaded:
     # Here, so that a process whose programs are in the cache never imports the compiler.
     from frame.runtime.stages import compile_declared
 
+    if config.get("FRAME_DUMP_DIR"):
+        from frame.runtime.dump import compile_and_dump
+
+        return compile_and_dump(declared, cache)
     return compile_declared(declared, cache)

@@ -76,7 +76,10 @@ def graph_with_loss(
         ]
         parameters = add_parameter_inputs(builder, model.parameters())
         outputs = model.build(values, parameters)
-        (value,) = loss.build([*outputs, *wanted], ())
+        placed = (
+            loss if loss.name else loss.named("loss")
+        )  # so that profiles and errors have a path
+        (value,) = placed.build([*outputs, *wanted], ())
         if value.shape != ():
             raise InvalidArgumentError(
                 f"expected a loss of one number, {loss.kind} gives {value.type}: reduce it, for "

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -43,21 +44,46 @@ def test_sizes(text: str, size: int) -> None:
         assert config.get("FRAME_CACHE_SIZE") == size
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("FRAME_NUM_THREADS", "0"),
-        ("FRAME_NUM_THREADS", "-1"),
-        ("FRAME_NUM_THREADS", "many"),
-        ("FRAME_NUM_THREADS", "9" * 400),
-        ("FRAME_CACHE", "yes"),
-        ("FRAME_CACHE_SIZE", "B"),
-        ("FRAME_CACHE_SIZE", "1.5G"),
-        ("FRAME_DEBUG", "5"),
-        ("FRAME_CPU", " "),
-        ("FRAME_POOL_WAIT", "spin"),
-    ],
-)
+BAD = [
+    ("FRAME_NUM_THREADS", "0"),
+    ("FRAME_NUM_THREADS", "-1"),
+    ("FRAME_NUM_THREADS", "many"),
+    ("FRAME_NUM_THREADS", "9" * 400),
+    ("FRAME_CACHE", "yes"),
+    ("FRAME_CACHE_SIZE", "B"),
+    ("FRAME_CACHE_SIZE", "1.5G"),
+    ("FRAME_DEBUG", "5"),
+    ("FRAME_CPU", " "),
+    ("FRAME_BACKEND", " "),
+    ("FRAME_POOL_WAIT", "spin"),
+    ("FRAME_GRAIN", "0"),
+    ("FRAME_GRAIN", "\udcff"),
+]
+# Any text is a folder, or a wish for no colour; OMP_NUM_THREADS is not frame's own.
+ANY_TEXT = {"FRAME_CACHE_DIR", "FRAME_DUMP_DIR", "NO_COLOR", "OMP_NUM_THREADS", "XDG_CACHE_HOME"}
+
+
+def test_every_setting_refuses_a_text_or_takes_any() -> None:
+    assert {name for name, _ in BAD} | ANY_TEXT == set(config.SETTINGS)
+    for name in ANY_TEXT:
+        with config.override(**{name: "\udcff \n'garbage"}):
+            config.get(name)
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    root = Path(config.__file__).resolve().parents[2]
+    code = "".join(
+        path.read_text("utf-8")
+        for folder in ("frame", "codegen", "backends")
+        for path in (root / folder).rglob("*.py")
+        if path.name != "config.py"
+    )
+    if not (root / "codegen").is_dir():
+        pytest.skip("an installed frame has its packages elsewhere")
+    assert [name for name in config.SETTINGS if f'"{name}"' not in code] == []
+
+
+@pytest.mark.parametrize(("name", "text"), BAD)
 def test_a_bad_text_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
@@ -78,6 +104,9 @@ def test_unknown_variables_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "_warned", set())
     monkeypatch.setenv("FRAME_CASHE", "0")
     with pytest.warns(UserWarning, match="FRAME_CASHE .* did you mean FRAME_CACHE"):
+        config.get("FRAME_CACHE")
+    monkeypatch.setenv("FRAME_FOO", "0")
+    with pytest.warns(UserWarning, match="FRAME_FOO is not a setting of frame$"):
         config.get("FRAME_CACHE")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -147,8 +147,9 @@ def test_the_flops_of_a_step_are_about_three_times_those_of_the_forward_pass() -
     ("words", "code", "message"),
     [
         (["--out", "absent/digits.frame"], 1, "there is no folder absent"),
-        (["--out", "digits.onnx"], 1, "ends in .frame"),
-        (["--seed", "-1"], 2, "-1"),
+        (["--out", "digits.onnx"], 2, "ends in .frame"),
+        (["--out", "/proc"], 1, "can't be written"),
+        (["--seed", "-1"], 2, "from 0 to 2**63 - 1"),
         (["--seed", "two"], 2, "two"),
     ],
 )

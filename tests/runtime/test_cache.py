@@ -281,6 +281,42 @@ while True:
 """
 
 
+READ = """
+import sys, time
+from pathlib import Path
+from frame.runtime.cache import Cache
+cache, end, seen = Cache(Path(sys.argv[1])), time.monotonic() + 1.0, 0
+while time.monotonic() < end:
+    for k in range(16):
+        found = cache.get("artifact", f"{k:064x}")
+        assert found is None or found == bytes([k]) * 300_000
+        seen += found is not None
+print(seen)
+"""
+
+
+def test_known_7_processes_write_keys_that_another_reads(tmp_path) -> None:
+    folder = tmp_path / "cache"
+    environment = os.environ | {"PYTHONPATH": str(checkout.ROOT)}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITE, str(folder)], stdout=subprocess.PIPE, env=environment
+        )
+        for _ in range(2)
+    ]
+    try:
+        for writer in writers:
+            writer.stdout.readline()
+        result = checkout.run_python("-c", READ, str(folder), folder=tmp_path, path=checkout.ROOT)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+            writer.stdout.close()
+    assert result.returncode == 0 and "damaged" not in result.stderr, result.stderr
+    assert int(result.stdout) > 0
+
+
 def test_known_10_a_writer_that_is_killed_leaves_no_half_file(tmp_path) -> None:
     folder = tmp_path / "cache"
     environment = os.environ | {"PYTHONPATH": str(checkout.ROOT)}
@@ -309,6 +345,26 @@ def test_eviction_takes_what_was_not_used_for_longest(cache_folder) -> None:
     left = {path.name for path in _files(cache_folder)}
     assert keys[0] in left and keys[7] in left and keys[1] not in left
     assert sum(path.stat().st_size for path in _files(cache_folder)) <= 8_000
+
+
+def test_known_12_every_source_that_decides_code_is_in_the_key() -> None:
+    """All of frame but what only declares, trains, reads data or talks to people."""
+    from frame.backends.cpu import backend
+    from frame.runtime import versions
+
+    outside = {"nn", "blueprint", "data", "train", "interop", "frontend", "cli"}
+    folders = {path.name for path in (checkout.ROOT / "frame").iterdir() if path.is_dir()}
+    assert folders - outside - {"__pycache__"} == set(versions._SOURCES)
+    hashed: list[Path] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (backend, versions):
+            digest = lambda roots, start="": hashed.extend(map(Path, roots)) or "0"  # noqa: E731
+            patch.setattr(module, "tree_digest", digest)
+        backend._source_hash.__wrapped__()
+        versions.compiler_hash.__wrapped__()
+    names = {path.resolve().relative_to(checkout.ROOT).as_posix() for path in hashed}
+    assert {"codegen", "backends/cpu"} <= names
+    assert {f"frame/{name}" for name in versions._SOURCES} <= names
 
 
 def test_known_12_an_edited_compiler_source_changes_the_key(tmp_path, monkeypatch) -> None:

@@ -15,6 +15,7 @@ from frame import nn, ops
 from frame.codegen import register_scalar_rule, unregister_scalar_rule
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
+from frame.core import config
 from frame.core.dtypes import float32
 from frame.core.errors import AlreadyExistsError, NotFoundError
 from frame.core.fingerprint import Fingerprint
@@ -54,6 +55,15 @@ def test_equal_declarations_have_one_key_and_others_do_not() -> None:
         _key(target=frame.runtime.backend("cpu").target("x86-64-v2")),
     }
     assert len(keys) == 5
+
+
+def test_a_forced_grain_makes_code_of_its_own() -> None:
+    plain = _key()
+    with config.override(FRAME_GRAIN="1"):
+        one = _key()
+    with config.override(FRAME_GRAIN="2"):
+        assert len({plain, one, _key()}) == 3
+    assert _key() == plain
 
 
 def test_known_11_the_body_of_a_helper_counts() -> None:

@@ -237,6 +237,30 @@ def test_known_27_the_work_of_a_straight_line_grows_with_its_length() -> None:
     assert large[2] < 20 * 600  # lines of LLVM IR: what a vector and a scalar tail of an op take
 
 
+# --- strides --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 16])
+def test_known_34_any_stride_gives_the_bits_of_a_dense_copy(step: int) -> None:
+    """Slices, through erf and softplus, stacked on the last axis: with vectors and without."""
+    x = numbers(7, 161) * 2
+
+    def stacked(part):
+        return ops.stack([ops.erf(part), ops.softplus(part)], axis=2)
+
+    for start in (0, 1, 4):
+        dense = np.ascontiguousarray(x[:, start::step])
+        sliced = frame.trace(lambda x, s=start: stacked(x[:, s::step]), frame.spec(x.shape))
+        (want,) = interpret(sliced, [x])
+        found = {frame.compile(stacked, [frame.spec(dense.shape)])(dense).tobytes()}
+        made = frame.compile(sliced)(x)
+        found.add(made.tobytes())
+        narrow = [frame.compile(stacked, [(1, 1)])(dense[:1, k : k + 1]) for k in range(9)]
+        assert len(found) == 1, "the strided path computes something else"
+        assert np.concatenate(narrow, 1).tobytes() == made[:1, :9].tobytes(), "the scalar path"
+        compare(made, want, dtype("float32"), np.max(np.abs(want)))
+
+
 # --- recompiles -----------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import frame
 from frame import nn, ops
 from frame.blueprint import ArchPlan, InputSpec, fc, seq
 from frame.core.errors import InvalidArgumentError, NotFoundError
-from frame.train import SGD, EpochRecord, History
+from frame.train import SGD, AdamW, EpochRecord, History
 from tests.runtime.support import numbers
 
 X = numbers(4, 6)
@@ -221,6 +221,30 @@ def test_a_profile_of_a_training_step_changes_nothing_and_takes_its_inputs() -> 
         model.profile(X, entry="backward")
     with pytest.raises(InvalidArgumentError, match="rows, 6"):
         model.profile(X[:, :2])
+
+
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), AdamW()], ids=["sgd", "adamw"])
+def test_every_launch_of_a_training_step_has_its_module(optimizer: Any) -> None:
+    """The loss is called `loss`, an update is its parameter's module; none has an empty path."""
+    model = _model(
+        loss=nn.CrossEntropyLoss(), targets=[frame.spec(("rows",), "int64")], optimizer=optimizer
+    )
+    rows = list(model.profile(X, np.array([0, 1, 2, 0]), entry="train_step", learning_rate=0.5))
+    assert [row.kernel for row in rows if not row.module] == []
+    parts = [set(row.module.split(", ")) for row in rows]
+    known = {"net.0", "net.block.0", "net.block.1", "net.2", "loss", "optimizer"}
+    assert set().union(*parts) <= known | {"net.*", "net.block.*", "*"}
+    assert {"loss"} in parts and {"net.0"} in parts
+    forward = [row.module for row in model.profile(X)]
+    assert "loss" not in " ".join(forward)
+
+
+def test_a_named_loss_keeps_its_name() -> None:
+    model = _model(
+        loss=nn.MseLoss(name="error"), targets=[frame.spec(("rows", 3))], optimizer=SGD()
+    )
+    rows = model.profile(X, numbers(4, 3), entry="train_step", learning_rate=0.5)
+    assert any("error" in row.module for row in rows)
 
 
 def test_jit_compiles_anew_for_sizes_that_do_not_fit_a_symbol_together(caplog) -> None:

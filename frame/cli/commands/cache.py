@@ -82,7 +82,7 @@ def _cache() -> Cache:
 
 def cache_rows(data: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of the cache as rows for people."""
-    return data | {name: bytes_text(data[name]) for name in ("size", "limit")}
+    return data | {name: bytes_text(data[name]) for name in ("size", "limit") if name in data}
 
 
 def cache_facts() -> dict[str, Any]:

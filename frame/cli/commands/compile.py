@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from frame.cli.output import facts, print_json
+from frame.cli.words import CommandError, Seed, word
 
 if TYPE_CHECKING:
     from frame.runtime.model import CompiledModel
@@ -37,7 +38,9 @@ dimension. A graph text has its own inputs."""
 @click.option("--backend", help="A backend of `frame backends` (default: FRAME_BACKEND or cpu).")
 @click.option("--target", help="What to generate code for, such as x86-64-v3 (default: native).")
 @click.option("--params", type=click.Path(), help="Weights, .safetensors or .npz.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the initialisers.")
+@click.option(
+    "--seed", type=Seed(64), default=0, show_default=True, help="Seed of the initialisers."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(model: str, output: str | None, as_json: bool, **options: Any) -> None:
     """Compile MODEL to machine code.
@@ -45,6 +48,7 @@ def command(model: str, output: str | None, as_json: bool, **options: Any) -> No
     Without -o this fills the cache, so that the program that uses MODEL starts fast. With -o the
     model, its weights and its machine code go to one file, which `frame run` and frame.load read.
     """
+    _check_output(output)
     started = time.perf_counter()
     compiled = _compiled(model, **options)
     seconds = time.perf_counter() - started
@@ -61,6 +65,11 @@ def command(model: str, output: str | None, as_json: bool, **options: Any) -> No
         "compiled": f"in {seconds:.3f} s" + (", from the cache" if data["from_cache"] else "")
     }
     click.echo(facts(rows | ({"file": output} if output else {}), indent=0))
+
+
+def _check_output(path: str | None) -> None:
+    if path is not None and not path.endswith(".frame"):
+        raise CommandError(f"--output {path}: expected a name that ends in .frame")
 
 
 def _facts(compiled: CompiledModel, seconds: float) -> dict[str, Any]:
@@ -80,14 +89,20 @@ def _compiled(
 ) -> CompiledModel:
     from frame.cli.arguments import parse_input_spec
     from frame.cli.models import compile_model, load_model
+    from frame.runtime.backends import backend as find_backend
+    from frame.runtime.backends import target_of
 
     specs = [parse_input_spec(text) for text in inputs]
+    with word("--backend", backend):
+        owner = find_backend(backend)
+    with word("--target", target):
+        on = target_of(owner, None if target == "native" else target)
     declared = load_model(model)
     return compile_model(
         declared,
         specs,
         backend=backend,
-        target=None if target in (None, "native") else target,
+        target=on,
         params=params,
         seed=seed,
     )

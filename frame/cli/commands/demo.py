@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from frame.cli.output import bytes_text, facts, print_json
+from frame.cli.words import Seed
 
 if TYPE_CHECKING:
     from frame.cli.demo import Reload, Trained
@@ -29,10 +30,10 @@ _SHOWN = 16
 @click.command("demo", epilog=EPILOG)
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    metavar="INTEGER",
+    type=Seed(63),
     default=0,
-    help="Seed of initial weights, order and dropout.  [default: 0]",
+    show_default=True,
+    help="Seed of initial weights, order and dropout.",
 )
 @click.option("--quick", is_flag=True, help="Train a few epochs only; the accuracy is lower.")
 @click.option("-o", "--out", default="digits.frame", show_default=True, help="The file to save.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from frame.cli.output import facts, heading, print_json
+from frame.cli.output import facts, heading, print_json, screen_columns, wrapped
 
 EPILOG = """\b
 Examples:
@@ -37,10 +37,11 @@ def command(as_json: bool) -> int:
 def _print(report: dict[str, Any]) -> None:
     from frame.cli.commands.cache import cache_rows
 
-    problems = report["problems"]
+    problems, columns = report["problems"], screen_columns()
     for title, rows in (report | {"cache": cache_rows(report["cache"])}).items():
         if title != "problems":
             click.echo(heading(title))
-            click.echo(facts(rows) if rows else "  none")
+            click.echo(facts(rows, columns=columns) if rows else "  none")
     click.echo(heading("problems"))
-    click.echo("\n".join(f"  {problem}" for problem in problems) or "  none")
+    for problem in problems or ["none"]:
+        click.echo("  " + "\n    ".join(wrapped(problem, columns - 4)))

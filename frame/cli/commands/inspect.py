@@ -53,13 +53,16 @@ def command(
 def _compiled(model: str, inputs: tuple[str, ...], backend: str | None) -> CompiledModel:
     from frame.cli.arguments import parse_input_spec
     from frame.cli.models import compile_model, load_model
-    from frame.core.errors import InvalidArgumentError
+    from frame.cli.words import CommandError, word
+    from frame.runtime.backends import backend as find_backend
 
     if not model.endswith(".frame"):
         specs = [parse_input_spec(text) for text in inputs]
+        with word("--backend", backend):
+            find_backend(backend)
         return compile_model(load_model(model), specs, backend=backend)
     if inputs or backend:
-        raise InvalidArgumentError(
+        raise CommandError(
             f"{model} has its own inputs and backend: leave out --input and --backend"
         )
     from frame.runtime.framefile import load
@@ -80,11 +83,11 @@ def _parts(compiled: CompiledModel, show_graph: bool, stage: str | None) -> dict
 
 
 def _source(compiled: CompiledModel, stage: str) -> str:
-    from frame.core.errors import NotFoundError
+    from frame.cli.words import CommandError
 
     stages = compiled.source()
     if stage not in stages:
-        raise NotFoundError(f"--source {stage}: the stages are {', '.join(stages) or 'none'}")
+        raise CommandError(f"--source {stage}: the stages are {', '.join(stages) or 'none'}")
     return stages[stage]
 
 

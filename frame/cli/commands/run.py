@@ -40,11 +40,19 @@ def command(
     as_json: bool,
 ) -> None:
     """Run the model in FILE on arrays from files, and show or save the outputs."""
-    from frame.cli.arguments import by_name, load_array, parse_input_file, save_arrays
+    from frame.cli.arguments import (
+        by_name,
+        check_output,
+        load_array,
+        parse_input_file,
+        save_arrays,
+    )
     from frame.runtime.framefile import load
     from frame.runtime.statistics import compile_stats
 
     sources = [parse_input_file(text) for text in inputs]
+    if output is not None:
+        check_output(output)
     start = time.perf_counter()
     model = load(file, trust=trust)
     entry = model.entry(model.mode)

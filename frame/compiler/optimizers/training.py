@@ -15,7 +15,10 @@ from frame.ir.graph import Graph, GraphInput, Role, TensorType, Value
 LEARNING_RATE = "learning_rate"
 """The name of the input for the learning rate, a float32 scalar."""
 
-STEP = "optimizer.step"
+OPTIMIZER = "optimizer"
+"""The module path of the parts of an update that are of no module of the model."""
+
+STEP = f"{OPTIMIZER}.step"
 """The name of the state that counts the steps done so far, an int64 scalar."""
 
 
@@ -102,7 +105,9 @@ def _trained(forward: Graph, wrt: Sequence[int | str] | None) -> list[GraphInput
 def _count(builder: GraphBuilder, done: Value | None) -> Value | None:
     if done is None:
         return None
+    builder.push_module(OPTIMIZER)
     step = ops.add(done, 1)
+    builder.pop_module()
     builder.update(done, step)
     return step
 
@@ -116,11 +121,14 @@ def _update(
     step: Value | None,
     states: dict[str, Value],
 ) -> None:
+    """Add the update of a parameter, as a part of the module that the parameter is of."""
     parameter = entry.value
+    builder.push_module(entry.name.rpartition(".")[0] or OPTIMIZER)
     names = optimizer.states(parameter.type)
     own = {name: states[f"optimizer.{name}.{entry.name}"] for name in names}
     run = RunTime(ops.cast(rate, parameter.dtype), step)
     new, changed = optimizer.update(parameter, gradient, own, run)
+    builder.pop_module()
     builder.update(parameter, new)
     for name in names:
         builder.update(own[name], changed[name])

@@ -125,6 +125,24 @@ def test_known_27_straight_line_code_compiles_in_bounded_work(target):
     assert elf.parse(llvm.compile_ir(text + "\nret float %v8192 }", target)).symbols
 
 
+def test_known_27_straight_line_code_is_not_vectorised_behind_our_back(target):
+    """Eight equal operations on neighbours: what the SLP vectoriser would make one vector of."""
+    lines = []
+    for i in range(8):
+        lines += [
+            f"%a{i} = getelementptr float, ptr %a, i64 {i}",
+            f"%b{i} = getelementptr float, ptr %b, i64 {i}",
+            f"%x{i} = load float, ptr %a{i}",
+            f"%y{i} = fadd float %x{i}, %x{i}",
+            f"store float %y{i}, ptr %b{i}",
+        ]
+    body = "\n".join(lines)
+    text = f"define void @f(ptr noalias %a, ptr noalias %b) nounwind {{\n{body}\nret void }}"
+    for level in (1, 2, 3):
+        made = llvm.optimised_ir(text, target, level)
+        assert made.count("fadd float") == 8 and "x float>" not in made
+
+
 def test_threads_may_compile_together(target):
     results: list[bytes] = []
     threads = [
