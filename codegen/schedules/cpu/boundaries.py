@@ -195,6 +195,9 @@ def convolution(target: TargetDescription) -> Iterator[Graph]:
     yield graph("convolution_float64", float64, _few_convolutions)
     for dtype in HALVES:
         yield graph(f"convolution_{dtype}", dtype, _few_convolutions)
+    for dtype in (float32, float64, *HALVES):
+        yield graph(f"convolution_direct_{dtype}", dtype, lambda cases: _direct(cases, target))
+    yield graph("convolution_spread", float32, lambda cases: _spread(cases, target))
     yield graph("convolution_symbolic", float32, _symbolic_convolutions)
 
 
@@ -207,17 +210,34 @@ def _pixels(cases: Cases, target: TargetDescription) -> None:
     lanes = target.lanes(float32)
     same: dict[str, Any] = {"padding": (1, 1, 1, 1)}
     for width in around(1, 2, 4, lanes, 2 * lanes):
-        _convolve(cases, (2, 2, 3, width), (3, 2, 3, 3), **same)
+        _convolve(cases, (2, 5, 3, width), (3, 5, 3, 3), **same)
     for outputs in around(1, 2, rows, 2 * rows):
-        _convolve(cases, (1, 2, 3, lanes), (outputs, 2, 3, 3), **same)
+        _convolve(cases, (1, 5, 3, lanes), (outputs, 5, 3, 3), **same)
     _convolve(cases, (2, 3, 5, lanes), (5, 3, 1, 1))
-    _convolve(cases, (2, 4, 9, 11), (6, 2, 3, 2), strides=(2, 3), groups=2, padding=(1, 0, 2, 1))
-    _convolve(cases, (1, 2, 5, 6), (3, 2, 3, 3), input_dilation=(2, 3), padding=(2, 2, 1, 2))
-    _convolve(cases, (1, 2, 9, 9), (3, 2, 3, 3), dilation=(2, 2), padding=(-1, 1, 2, -2))
-    _convolve(cases, (3, 4, 6, 6), (4, 1, 3, 3), groups=4, **same)
-    y = ops.conv2d(cases.input((2, 2, 5, 7)), cases.input((7, 2, 3, 3)), **same)
+    _convolve(cases, (2, 10, 9, 11), (6, 5, 3, 2), strides=(2, 3), groups=2, padding=(1, 0, 2, 1))
+    _convolve(cases, (1, 5, 5, 6), (3, 5, 3, 3), input_dilation=(2, 3), padding=(2, 2, 1, 2))
+    _convolve(cases, (1, 5, 9, 9), (3, 5, 3, 3), dilation=(2, 2), padding=(-1, 1, 2, -2))
+    y = ops.conv2d(cases.input((2, 5, 5, 7)), cases.input((7, 5, 3, 3)), **same)
     z = y + cases.input((7, 1, 1))
     cases.outputs(z, ops.relu(z) + cases.input((2, 7, 5, 7)))
+
+
+def _direct(cases: Cases, target: TargetDescription) -> None:
+    """Depthwise and of few channels: rows, tiles and bands that end early, strides, no image."""
+    lanes = target.lanes(cases.dtype if cases.dtype not in HALVES else float32)
+    same: dict[str, Any] = {"padding": (1, 1, 1, 1)}
+    for width in around(4, lanes, 2 * lanes):
+        _convolve(cases, (2, 3, 5, width), (3, 1, 3, 3), groups=3, **same)
+        _convolve(cases, (1, 3, 6, width), (3, 1, 3, 3), groups=3, strides=(2, 2), **same)
+    for outputs in (1, 2, 4, 5, 6):
+        _convolve(cases, (1, 2, 7, lanes), (outputs, 2, 3, 3), **same)
+    _convolve(cases, (2, 3, 9, 13), (6, 1, 5, 5), groups=3, padding=(2, 0, 3, 1), strides=(1, 3))
+    _convolve(cases, (1, 2, 9, 4), (3, 2, 2, 1), dilation=(2, 2), padding=(-1, 1, 5, 6))
+    _convolve(cases, (1, 4, 4, 5), (4, 1, 3, 3), groups=4, input_dilation=(2, 2), **same)
+    rows = cases.input((Dim.symbol("batch"), 4, 8, 2 * lanes - 1))
+    y = ops.conv2d(rows, cases.input((8, 2, 3, 3)), groups=2, **same)
+    z = y + cases.input((8, 1, 1))
+    cases.outputs(z, z * cases.input((8, 8, 2 * lanes - 1)))
 
 
 def _windows(cases: Cases, target: TargetDescription) -> None:
@@ -230,18 +250,34 @@ def _windows(cases: Cases, target: TargetDescription) -> None:
     _convolve(cases, (2, 2, lanes, lanes), (2, 2, lanes, lanes), padding=(0, 0, 2, 2))
 
 
+def _spread(cases: Cases, target: TargetDescription) -> None:
+    """Transposed convolutions: phases with all, some and none of the window, and too many."""
+    lanes = target.lanes(float32)
+    for width in around(1, lanes):
+        x, w = (2, 5, 3, width), (3, 5, 4, 4)
+        _convolve(cases, x, w, input_dilation=(2, 2), padding=(2, 2, 2, 2))
+    _convolve(cases, (2, 2, 3, 5), (3, 2, 1, 1), input_dilation=(2, 3))
+    y = ops.conv2d(cases.input((2, 4, 3, 5)), cases.input((6, 2, 1, 2)), (3, 2), groups=2,
+                   input_dilation=(2, 4), dilation=(1, 2), padding=(1, 0, -1, 3))  # fmt: skip
+    cases.outputs(ops.relu(y) + cases.input((6, 1, 1)))
+    _convolve(cases, (1, 5, 2, 3), (3, 5, 3, 3), input_dilation=(5, 2), padding=(2, 2, 2, 2))
+    rows = cases.input((Dim.symbol("batch"), 5, 4, 5))
+    y = ops.conv2d(rows, cases.input((4, 5, 3, 3)), input_dilation=(2, 2), padding=(1, 2, 1, 2))
+    cases.outputs(y * 2.0)
+
+
 def _few_convolutions(cases: Cases) -> None:
-    _convolve(cases, (2, 3, 5, 9), (7, 3, 3, 3), padding=(1, 1, 1, 1))
+    _convolve(cases, (2, 5, 5, 9), (7, 5, 3, 3), padding=(1, 1, 1, 1))
     _convolve(cases, (2, 3, 8, 8), (7, 3, 8, 8), padding=(1, 1, 1, 1))
     _convolve(cases, (1, 3, 8, 8), (4, 3, 1, 1))
 
 
 def _symbolic_convolutions(cases: Cases) -> None:
     batch, height = Dim.symbol("batch"), Dim.symbol("height")
-    w = cases.input((5, 3, 3, 3))
+    w = cases.input((5, 6, 3, 3))
     padding = (1, 1, 1, 1)
-    cases.outputs(ops.relu(ops.conv2d(cases.input((batch, 3, 5, 9)), w, padding=padding)))
-    cases.outputs(ops.conv2d(cases.input((batch, 3, height, 9)), w, padding=padding))
+    cases.outputs(ops.relu(ops.conv2d(cases.input((batch, 6, 5, 9)), w, padding=padding)))
+    cases.outputs(ops.conv2d(cases.input((batch, 6, height, 9)), w, padding=padding))
     # Gradients of filters: the batch stands where channels do.
     for size, window in ((6, 4), (8, 8), (8, 1)):
         x, dy = cases.input((3, batch, size, size)), cases.input((5, batch, window, window))

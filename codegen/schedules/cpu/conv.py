@@ -18,14 +18,14 @@ from collections.abc import Callable
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Call, Expr, If, Kernel, LoopKind, Scope, View
-from frame.codegen.schedules.cpu import conv_plain
+from frame.codegen.schedules.cpu import conv_direct, conv_plain
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
 from frame.codegen.schedules.cpu.conv_copies import copy_w, copy_x, with_workspaces
 from frame.codegen.schedules.cpu.conv_micro import ConvTile, convolution_kernel, panel_kernel
-from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plan
+from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plans, shared_workspaces
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
-from frame.codegen.schedules.group import Group, Index, KernelCall
+from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.sizes import static
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import int64
@@ -40,9 +40,19 @@ _MOST_POINTS = 1 << 14  # entries of a table of channels
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
     """Return the kernels of a convolution group."""
-    plan = make_plan(group.body, group.target)
-    if plan is None:
+    plans = make_plans(group.body, group.target)
+    if not plans:
         return conv_plain.lower(group)
+    return tuple(call for plan in plans for call in _lowered(group, plan))
+
+
+def _lowered(group: Group, plan: ConvPlan) -> tuple[KernelCall, ...]:
+    """Return the kernels of a convolution, or of a phase of it."""
+    if plan.is_empty:
+        return (conv_plain.write_zeros(group, plan),)
+    direct = conv_direct.make_direct(plan, group.target)
+    if direct is not None:
+        return (conv_direct.lower(group, direct),)
     group = with_workspaces(group, plan)
     calls = []
     if plan.copy_x:
@@ -54,8 +64,8 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
 
 def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
     """Return the bytes of the padded copy of x, and of the copy of the weights."""
-    plan = make_plan(body, target)
-    return () if plan is None else plan.workspaces()
+    plans = [p for p in make_plans(body, target) if conv_direct.make_direct(p, target) is None]
+    return shared_workspaces(plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,7 @@ class _Convolution:
                 with body.loop(panels, "panel") as panel, body.loop(tiles, "tile") as tile:
                     inner(panel, tile)
         helpers = tuple(self.helpers.values())
-        return self.group.call("", body.block(), chunks, NOTE, helpers=helpers)
+        return self.group.call(self.plan.name, body.block(), chunks, NOTE, helpers=helpers)
 
     def allocate_panel(self, body: b.Body) -> Buffer | None:
         """Return local memory for the pixels of a panel at every point of every window."""
@@ -337,7 +347,7 @@ class _Convolution:
         lanes = 1 if plan.along_window else plan.piece
         with body.loop(rows, "row") as row:
             place = body.let("channel", b.add(channel, row))
-            index = _indexer(image, place, line)
+            index = plan.indexer(image, place, line)
             write_epilogue(
                 self.group,
                 body,
@@ -370,7 +380,3 @@ class _Place:
     group: Expr
     tile: Expr
     panel: Expr
-
-
-def _indexer(image: Expr, channel: Expr, line: Expr) -> Callable[[Expr], Index]:
-    return lambda column: (image, channel, line, column)

@@ -69,7 +69,7 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
                     where = [*lead, line, b.rem(to, phases), b.div(to, phases)]
                     body.store(target, where, b.cast(value, plan.dtype))
     block = vectorise_loops(body.block(), plan.lanes)
-    return group.call("padded", block, chunks, "the padded copy of x")
+    return group.call(f"{plan.name}padded", block, chunks, "the padded copy of x")
 
 
 def reached(axis: Extent, length: int) -> tuple[int, int]:
@@ -96,7 +96,12 @@ def copy_w(group: Group, plan: ConvPlan) -> KernelCall:
         line = b.add(b.mul(channel, height), row)
         start = body.let("start", b.mul(line, width))
         with body.loop(b.index(width), "column", LoopKind.VECTOR) as column:
-            value = Reader(group, body).load(w, (output, channel, row, column))
+            place = (_tap(plan.height, row), _tap(plan.width, column))
+            value = Reader(group, body).load(w, (output, channel, *place))
             body.store(target, [output, b.add(start, column)], b.cast(value, plan.dtype))
     block = vectorise_loops(body.block(), plan.lanes)
-    return group.call("weights", block, b.index(outputs), "the copy of the weights")
+    return group.call(f"{plan.name}weights", block, b.index(outputs), "the copy of the weights")
+
+
+def _tap(axis: Extent, point: Expr) -> Expr:
+    return b.add(b.mul(point, axis.tap_step), axis.tap)

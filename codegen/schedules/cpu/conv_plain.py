@@ -11,7 +11,7 @@ from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, LoopKind
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu.chunks import unflatten
-from frame.codegen.schedules.cpu.conv_plan import anchor_of
+from frame.codegen.schedules.cpu.conv_plan import ConvPlan, anchor_of
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
 from frame.codegen.schedules.group import Group, Index, KernelCall
@@ -37,6 +37,26 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
             lambda column: _sum(group, body, node, (image, channel, row, column)),
         )
     return (group.call("", body.block(), chunks, NOTE),)
+
+
+def write_zeros(group: Group, plan: ConvPlan) -> KernelCall:
+    """Return the kernel of the outputs of a phase that no element of x reaches."""
+    node, body = plan.node, b.Body()
+    rows = (plan.batch, plan.groups * plan.outputs, plan.height.positions)
+    extents = group.extents(rows)
+    chunks = b.mul(b.mul(extents[0], extents[1]), extents[2])
+    zero = b.const(0.0, plan.dtype)
+    with body.loop(chunks, "row", LoopKind.PARALLEL) as flat:
+        image, channel, row = (body.let("at", i) for i in unflatten(flat, extents))
+        write_epilogue(
+            group,
+            body,
+            node.results[0],
+            Columns(b.index(0), b.index(plan.width.positions), plan.lanes),
+            plan.indexer(image, channel, row),
+            lambda column: b.broadcast(zero, column.type.lanes),
+        )
+    return group.call(plan.name, body.block(), chunks, "zeros, where nothing is added up")
 
 
 def _sum(group: Group, body: b.Body, node: Node, index: Index) -> Expr:

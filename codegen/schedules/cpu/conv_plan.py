@@ -6,14 +6,22 @@ that a row shorter than a vector shares it with the next row.
     pixels   vectors of output columns; the inner loops run over channels and window. For images.
     window   vectors of window columns, added up at the end; a few outputs at a time. For filter
              gradients, whose windows are images and whose outputs are filters.
+
+Where x is spread (a transposed convolution, or the gradient of a strided one), most points of a
+window meet a zero. Outputs at a distance of `spread` meet the same points, so each of these phases
+is a plain convolution by some of the points, with results at every `spread`-th place.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from frame.codegen.loops import builder as b
+from frame.codegen.loops.ir import Expr
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
+from frame.codegen.schedules.group import Index
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import static
 from frame.core import config
@@ -29,12 +37,17 @@ _FEW_CHUNKS, _MANY_CHUNKS = 16, 128
 _PIECE_COST = 0.25
 _REUSE = 4  # tiles that must read a panel for a copy of it to pay
 _MANY_PLANES, _LINES = 32, 128  # channels, and bytes: two cache lines
+_MOST_SPREAD = 4  # phases along an axis that are kernels of their own
 _WINDOW_COST = 1.25  # how much dearer a multiply-add is where vectors run along the window
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """One spatial axis: sizes in elements, all known."""
+    """One spatial axis: sizes in elements, all known.
+
+    Position t is output `first + step * t`, and point k of the window is `tap + tap_step * k` of
+    the weights.
+    """
 
     size: int
     window: int
@@ -43,11 +56,41 @@ class Extent:
     low: int
     dilation: int
     spread: int
+    first: int = 0
+    step: int = 1
+    tap: int = 0
+    tap_step: int = 1
 
     @property
     def reach(self) -> int:
         """How many elements of the padded, spread axis the windows touch."""
         return (self.positions - 1) * self.stride + (self.window - 1) * self.dilation + 1
+
+    def phases(self) -> tuple[Extent, ...]:
+        """Return convolutions without spreading whose outputs are, together, those of this one."""
+        if self.spread == 1:
+            return (self,)
+        count = self.spread // math.gcd(self.stride, self.spread)
+        return tuple(self._phase(first, count) for first in range(min(count, self.positions)))
+
+    def _phase(self, first: int, count: int) -> Extent:
+        start = first * self.stride - self.low
+        step = self.spread // math.gcd(self.dilation, self.spread)
+        taps = [k for k in range(self.window) if (start + k * self.dilation) % self.spread == 0]
+        tap = taps[0] if taps else 0
+        return Extent(
+            size=self.size,
+            window=len(taps),
+            positions=-(-(self.positions - first) // count),
+            stride=count * self.stride // self.spread,
+            low=-((start + tap * self.dilation) // self.spread),
+            dilation=step * self.dilation // self.spread,
+            spread=1,
+            first=first,
+            step=count,
+            tap=tap,
+            tap_step=step,
+        )
 
     def is_plain(self) -> bool:
         """Whether every element that is touched is one of x, without padding or spreading."""
@@ -78,6 +121,27 @@ class ConvPlan:
     packs: bool  # whether the pixels of a panel are copied for all tiles, as long as they fit
     copy_x: bool
     copy_w: bool
+
+    @property
+    def is_phase(self) -> bool:
+        """Whether the results are some of the outputs only."""
+        return self.height.step > 1 or self.width.step > 1
+
+    @property
+    def name(self) -> str:
+        """What tells the kernels of a phase from those of the others."""
+        return f"phase{self.height.first}{self.width.first}" if self.is_phase else ""
+
+    def indexer(self, image: Expr, channel: Expr, line: Expr) -> Callable[[Expr], Index]:
+        """Return what gives the index of the result in a column of a line of positions."""
+        height, width = self.height, self.width
+        row = b.add(b.mul(line, height.step), height.first)
+        return lambda j: (image, channel, row, b.add(b.mul(j, width.step), width.first))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no point of the window meets x: then all sums are zero."""
+        return self.height.window * self.width.window == 0
 
     @property
     def batch(self) -> Size:
@@ -163,21 +227,34 @@ def anchor_of(body: Graph) -> Node:
     return next(node for node in body.nodes if node.op == "conv2d")
 
 
-def make_plan(body: Graph, target: TargetDescription) -> ConvPlan | None:
-    """Decide how the convolution of a group runs.
+def make_plans(body: Graph, target: TargetDescription) -> tuple[ConvPlan, ...]:
+    """Decide how the convolution of a group runs: one plan for each phase of its outputs.
 
-    None where a size is unknown that is neither the batch nor the channels, which only loops count.
+    No plan where a size is unknown that is neither the batch nor the channels, which only loops
+    count.
     """
     node = anchor_of(body)
     x, w = node.operands
     known = (*x.shape[2:], w.shape[0], *w.shape[2:], *node.results[0].shape[1:])
     if not all(isinstance(size, int) and size > 0 for size in known) or w.shape[1] == 0:
-        return None
-    dtype = compute_dtype(x.dtype)
-    height, width = _extents(node)
-    lanes = target.lanes(dtype)
+        return ()
+    lanes = target.lanes(compute_dtype(x.dtype))
     if lanes < 2:
-        return None
+        return ()
+    height, width = _extents(node)
+    if max(height.spread, width.spread) > _MOST_SPREAD:
+        return (_make_plan(node, target, height, width),)
+    return tuple(
+        _make_plan(node, target, rows, columns)
+        for rows in height.phases()
+        for columns in width.phases()
+    )
+
+
+def _make_plan(node: Node, target: TargetDescription, height: Extent, width: Extent) -> ConvPlan:
+    x, w = node.operands
+    dtype = compute_dtype(x.dtype)
+    lanes = target.lanes(dtype)
     along = _along_window(height, width, lanes)
     outputs = int(w.shape[0]) // node.attributes["groups"]  # type: ignore[arg-type]
     rows, vectors = _tile(target, outputs, width, along)
@@ -201,7 +278,7 @@ def make_plan(body: Graph, target: TargetDescription) -> ConvPlan | None:
         copy_x=True,
         copy_w=True,
     )
-    return _with_chunks(plan, target)
+    return plan if plan.is_empty else _with_chunks(plan, target)
 
 
 def _extents(node: Node) -> tuple[Extent, Extent]:
@@ -227,6 +304,11 @@ def _piece(length: int, lanes: int) -> int:
     return min(lanes, max(2, 1 << (length - 1).bit_length()))
 
 
+def factor_at_most(number: int, most: int) -> int:
+    """Return the largest divisor of a number up to a limit."""
+    return next(n for n in range(min(number, most), 0, -1) if number % n == 0)
+
+
 def _factor_of_two(number: int) -> int:
     return number & -number
 
@@ -238,7 +320,7 @@ def _along_window(height: Extent, width: Extent, lanes: int) -> bool:
     one of them may be infinite.
     """
     factor = min(lanes, _factor_of_two(width.window))
-    if factor < 2 or height.window * width.window % lanes:
+    if height.step * width.step > 1 or factor < 2 or height.window * width.window % lanes:
         return False
     piece = _piece(width.positions, lanes)
     waste = -(-width.positions // piece) * piece / width.positions
@@ -260,7 +342,6 @@ def _tile(target: TargetDescription, outputs: int, width: Extent, along: bool) -
 
 
 def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
-    node = plan.node
     batch = max(1, static(plan.batch, _SYMBOLIC))
     lines = batch * plan.height.positions
     width = -(-plan.width.positions // plan.vectors) if plan.along_window else plan.pieces_of_row
@@ -268,7 +349,8 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
     panels = count if plan.along_window else -(-count // plan.pieces_of_panel)
     tiles = -(-plan.outputs // plan.rows)
     depth = static(plan.channels, _SYMBOLIC) * plan.height.window * plan.width.window
-    flops = 2 * math.prod(static(s, _SYMBOLIC) for s in node.results[0].shape) * depth
+    pixels = lines * plan.width.positions
+    flops = 2 * pixels * plan.groups * plan.outputs * depth
     wanted = max(
         1, min(_FEW_CHUNKS, flops // _LEAST_FLOPS), min(_MANY_CHUNKS, flops // _GOOD_FLOPS)
     )
@@ -277,7 +359,7 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
     tile_blocks = max(1, min(tiles, -(-wanted // (plan.groups * blocks))))
     if config.get("FRAME_GRAIN"):
         blocks, tile_blocks = panels, tiles
-    x, w = node.operands
+    x, w = plan.node.operands
     tiles_of_block = -(-tiles // tile_blocks)
     panel = depth * plan.vectors * plan.lanes * plan.dtype.itemsize
     packs = not plan.along_window and tiles_of_block >= _REUSE and panel <= target.l2 // 8
@@ -288,8 +370,11 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
         tiles=tiles_of_block,
         tiles_outside=heavy and not packs,
         packs=packs,
-        copy_x=x.node is not None or x.dtype != plan.dtype or not _reads_in_place(plan),
-        copy_w=w.node is not None or w.dtype != plan.dtype,
+        copy_x=plan.is_phase
+        or x.node is not None
+        or x.dtype != plan.dtype
+        or not _reads_in_place(plan),
+        copy_w=plan.is_phase or w.node is not None or w.dtype != plan.dtype,
     )
 
 
@@ -299,3 +384,14 @@ def _reads_in_place(plan: ConvPlan) -> bool:
         return False
     length = plan.width.window if plan.along_window else plan.width.positions
     return length % plan.piece == 0 and not plan.crowds(plan.height.size * plan.width.size)
+
+
+def shared_workspaces(plans: Sequence[ConvPlan]) -> tuple[Size, ...]:
+    """Return the bytes of the copies that plans make one after the other, in the same memory."""
+    rows = [plan.workspaces() for plan in plans if not plan.is_empty]
+    return tuple(max(sizes, key=_comparable) for sizes in zip(*rows, strict=True))
+
+
+def _comparable(size: Size) -> int:
+    """The factor of what all phases of a convolution have in common, which may be symbols."""
+    return size if isinstance(size, int) else sum(factor for _, factor in size.terms)

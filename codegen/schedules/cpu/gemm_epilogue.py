@@ -44,19 +44,20 @@ def write_epilogue(
     if b.constant_value(full) != 0:
         with body.loop(full, "v") as v:
             place = b.ramp(b.mul(v, lanes), lanes)
-            _write_outputs(group, body, result, index(_moved(columns, place)), sums(place))
+            write_outputs(group, body, result, index(_moved(columns, place)), sums(place))
     done = b.mul(full, lanes)
     if b.constant_value(b.sub(count, done)) != 0:
         with body.loop(b.sub(count, done), "j") as j:
             place = body.let("column", b.add(done, j))
-            _write_outputs(group, body, result, index(_moved(columns, place)), sums(place))
+            write_outputs(group, body, result, index(_moved(columns, place)), sums(place))
 
 
 def _moved(columns: Columns, place: Expr) -> Expr:
     return b.add(place, b.broadcast(columns.start, place.type.lanes))
 
 
-def _write_outputs(group: Group, body: b.Body, result: Value, index: Index, value: Expr) -> None:
+def write_outputs(group: Group, body: b.Body, result: Value, index: Index, value: Expr) -> None:
+    """Write all outputs of a group at one index (or a vector of them) of a finished sum."""
     finished = body.let("sum", b.cast(value, compute_dtype(result.dtype)))
     reader = Reader(group, body, {result: lambda _: finished})
     outputs = group.body.outputs

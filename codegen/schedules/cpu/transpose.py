@@ -26,7 +26,7 @@ from frame.codegen.loops.ir import Buffer, Const, Expr, LoopKind, Var, fresh
 from frame.codegen.schedules.access import AxisPart, Binding, Reader, Trace
 from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.gemm_pack import transposed
-from frame.codegen.schedules.cpu.vectors import vectorise_loops
+from frame.codegen.schedules.cpu.vectors import picked, vectorise_loops
 from frame.codegen.schedules.group import Index, KernelCall
 from frame.codegen.schedules.nest import Nest, Run
 from frame.codegen.schedules.scalar_rules import compute_dtype
@@ -362,7 +362,7 @@ class _FewLines(_Few):
             for k in range(self.count)
         ]
         return [
-            _picked(body, vectors, [lane * self.count + line for lane in range(lanes)])
+            picked(body, vectors, [lane * self.count + line for lane in range(lanes)])
             for line in range(self.count)
         ]
 
@@ -390,7 +390,7 @@ class _FewColumns(_Few):
                         for place in range(k * lanes, (k + 1) * lanes)
                     ]
                     at = b.ramp(b.add(first, k * lanes), lanes)
-                    body.store(memory, [*lead, at], _picked(body, vectors, order))
+                    body.store(memory, [*lead, at], picked(body, vectors, order))
 
         self.write_vectors(body, starts[0], sizes[0], write)
         self.nest = replace(self.nest, group=group.with_buffers(outputs=flat))
@@ -414,25 +414,6 @@ def _flattened(memory: Buffer) -> Buffer:
     last = b.mul(b.as_index(rows), b.as_index(columns))
     shape = b.buffer("shape", memory.dtype, (*lead, last)).shape
     return Buffer(memory.name, memory.dtype, shape, (), memory.scope)
-
-
-def _picked(body: b.Body, vectors: Sequence[Expr], places: Sequence[int]) -> Expr:
-    """Return the lanes at some places of the concatenation of vectors."""
-    lanes = vectors[0].type.lanes
-    if lanes == 1:
-        return vectors[places[0]]
-    first, *others = sorted({place // lanes for place in places})
-    found = vectors[first]
-    kept = [place % lanes if place // lanes == first else 0 for place in places]
-    for number in others or [first]:
-        # A lane whose vector comes later holds anything until then.
-        order = [
-            lanes + place % lanes if place // lanes == number else kept[lane]
-            for lane, place in enumerate(places)
-        ]
-        found = body.let("p", b.shuffle(found, vectors[number], order))
-        kept = list(range(lanes))
-    return found
 
 
 _WRITERS: dict[str, Callable[[Crossing], _Writer]] = {

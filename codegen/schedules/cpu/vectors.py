@@ -10,7 +10,7 @@ as many as the registers hold, keep the arithmetic units busy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from frame.codegen.loops import builder as b
@@ -92,3 +92,22 @@ def live_bytes(loop: For) -> int:
 
 def _size(node: Expr) -> int:
     return 0 if isinstance(node, Const) or node.type == INDEX else node.type.dtype.itemsize
+
+
+def picked(body: b.Body, vectors: Sequence[Expr], places: Sequence[int]) -> Expr:
+    """Return the lanes at some places of the concatenation of vectors."""
+    lanes = vectors[0].type.lanes
+    if lanes == 1:
+        return vectors[places[0]]
+    first, *others = sorted({place // lanes for place in places})
+    found = vectors[first]
+    kept = [place % lanes if place // lanes == first else 0 for place in places]
+    for number in others or [first]:
+        # A lane whose vector comes later holds anything until then.
+        order = [
+            lanes + place % lanes if place // lanes == number else kept[lane]
+            for lane, place in enumerate(places)
+        ]
+        found = body.let("p", b.shuffle(found, vectors[number], order))
+        kept = list(range(lanes))
+    return found
