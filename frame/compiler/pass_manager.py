@@ -112,8 +112,9 @@ class PassContext:
     """What passes know beside the graph.
 
     `group_info` answers for a group or control-flow node on the target. `produced` is where passes
-    leave what is no graph (the plan, the piece, the split), by name; one context serves one run of
-    a pipeline over one graph.
+    leave what is no graph (the plan, the piece, the split), by name; `settled` holds the nodes that
+    no rule of canonicalize changes: a rule looks at a node and at what it is made from, and neither
+    ever changes. One context serves one run of a pipeline over one graph.
     """
 
     target: TargetDescription
@@ -122,6 +123,7 @@ class PassContext:
     instruments: tuple[Instrument, ...] = ()
     produced: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    settled: set[Node] = field(default_factory=set)
 
     def count(self, rule: str, number: int = 1) -> None:
         """Note that a rule was applied."""

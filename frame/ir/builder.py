@@ -285,12 +285,8 @@ class Rewriter(GraphBuilder):
 
     def copy(self, node: Node) -> tuple[Value, ...]:
         """Take `node` over: the same object if its operands are unchanged."""
-        operands = tuple(self[operand] for operand in node.operands)
-        if all(new is old for new, old in zip(operands, node.operands, strict=True)):
-            results = self.append(node)
-        else:
-            types = tuple(result.type for result in node.results)
-            results = self.append(Node(node.op, operands, node.attributes, types, node.origin))
+        operands = tuple([self[operand] for operand in node.operands])
+        results = self.append(node.on(operands))
         self._values.update(zip(node.results, results, strict=True))
         return results
 

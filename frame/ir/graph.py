@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
@@ -256,13 +257,26 @@ class Node:
     in the user's model and is neither printed nor hashed.
     """
 
-    __slots__ = ("__weakref__", "attributes", "op", "operands", "origin", "results")
+    __slots__ = (
+        "__weakref__",
+        "attributes",
+        "facts",
+        "op",
+        "operands",
+        "origin",
+        "results",
+        "sound",
+    )
 
     op: str
     operands: tuple[Value, ...]
     attributes: Mapping[str, Attribute]
     results: tuple[Value, ...]
     origin: int | None
+    sound: OpSchema | None
+    """The schema that the node was found to follow, which then holds for good; None before."""
+    facts: Any
+    """What the verifier has found of the node alone; None before."""
 
     def __init__(
         self,
@@ -281,6 +295,25 @@ class Node:
         fill(self, "origin", origin)
         results = tuple(Value(type_, self, index) for index, type_ in enumerate(types))
         fill(self, "results", results)
+        fill(self, "sound", None)
+        fill(self, "facts", None)
+
+    def on(self, operands: tuple[Value, ...], always: bool = False) -> Node:
+        """Return this operation on other operands: the node itself if they are the same, unless a
+        new one is wanted `always`. Where their types are, what was checked of it holds on."""
+        if not always and all(map(operator.is_, operands, self.operands)):
+            return self
+        types = tuple([result.type for result in self.results])
+        node = Node(self.op, operands, self.attributes, types, self.origin)
+        pairs = zip(operands, self.operands, strict=True)
+        if all([a.type is b.type or a.type == b.type for a, b in pairs]):
+            node.found(self.sound, self.facts)
+        return node
+
+    def found(self, sound: OpSchema | None, facts: Any = None) -> None:
+        """Note what checks have found of the node; the meaning of the node stays."""
+        object.__setattr__(self, "sound", sound)
+        object.__setattr__(self, "facts", facts)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise InternalError(f"Node is immutable: {name} of a {self.op} node can't be set")

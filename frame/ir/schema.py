@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,28 +41,26 @@ def infer(
         ) from error
 
 
-# Nodes are immutable: one that was sound stays so as long as its op is the same.
-_sound: weakref.WeakKeyDictionary[Node, OpSchema] = weakref.WeakKeyDictionary()
-
-
 def check_node(node: Node) -> None:
     """Check that a node's attributes are normal and its types are those that its op infers.
 
     Shape rules never read layouts or devices, so a stated layout may differ from the inferred one
     where the op does not fix it.
 
+    Nodes are immutable: one that was sound stays so as long as its op is the same.
+
     Raises:
         InvalidArgumentError: they are not; the message does not name the node.
     """
     schema = find_schema(node.op)
-    if _sound.get(node) is schema:
+    if node.sound is schema:
         return
     types = tuple(operand.type for operand in node.operands)
     normal, inferred = infer(schema, types, node.attributes)
     if dict(normal) != dict(node.attributes):
         raise InvalidArgumentError(_difference(normal, node.attributes))
     check_types(inferred, tuple(result.type for result in node.results))
-    _sound[node] = schema
+    node.found(schema)
 
 
 def check_types(inferred: tuple[TensorType, ...], stated: tuple[TensorType, ...]) -> None:

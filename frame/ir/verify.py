@@ -15,7 +15,6 @@ V11  a graph returns something
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Container, Iterable
 from typing import Any, NoReturn
 
@@ -80,16 +79,15 @@ class _Facts:
     schema: OpSchema | None
     symbols: tuple[str, ...]
     devices: tuple[Device, ...]
+    bodies: tuple[Graph, ...] = ()
 
 
-# Nodes are immutable: what was found of one holds as long as the op is the same.
-_known: weakref.WeakKeyDictionary[Node, _Facts] = weakref.WeakKeyDictionary()
-
-
-def _facts_of(schema: OpSchema | None, values: tuple[Value, ...]) -> _Facts:
+def _facts_of(
+    schema: OpSchema | None, values: tuple[Value, ...], bodies: tuple[Graph, ...] = ()
+) -> _Facts:
     symbols = (name for value in values for name in shape_symbols(value.shape))
     devices = (value.type.device for value in values)
-    return _Facts(schema, tuple(dict.fromkeys(symbols)), tuple(dict.fromkeys(devices)))
+    return _Facts(schema, tuple(dict.fromkeys(symbols)), tuple(dict.fromkeys(devices)), bodies)
 
 
 def _schema_or_none(op: str) -> OpSchema | None:
@@ -117,17 +115,23 @@ class _Verifier:
         self._done = done
         self._depth = depth
         self._defined: set[Value] = set()
-        self._device = device
+        self._devices: tuple[Device, ...] = () if device is None else (device,)
 
     def run(self) -> None:
         """Check the graph."""
         self._check_inputs()
+        defined = self._defined
         for node in self._graph.nodes:
-            self._check_operands(node)
+            if not defined.issuperset(node.operands):
+                self._check_operands(node)
             for value in node.results:
                 self._define(value, node)
-            self._check_bodies(node)
-            self._check_facts(self._facts(node), node)
+            known = node.facts
+            if known is None or known.schema is not _schema_or_none(node.op):
+                known = self._facts(node)
+            elif known.bodies:
+                self._check_bodies(node)
+            self._check_facts(known, node)
         self._check_returned()
         self._check_updates()
         self._check_names()
@@ -189,15 +193,16 @@ class _Verifier:
     # --- V3, V4, V7: nodes ----------------------------------------------------------------------
 
     def _facts(self, node: Node) -> _Facts:
-        """Check what concerns a node alone, unless that was done before."""
-        known = _known.get(node)
-        if known is None or known.schema is not _schema_or_none(node.op):
-            for index, value in enumerate(node.results):
-                if value.node is not node or value.index != index:
-                    self._fail(1, f"result {index} does not lead back to its node", node)
-                self._check_type(value.type, node)
-            self._check_schema(node)
-            known = _known[node] = _facts_of(find_schema(node.op), node.results)
+        """Check what concerns a node alone, and its bodies; nodes are immutable: once is enough."""
+        self._check_bodies(node)
+        for index, value in enumerate(node.results):
+            if value.node is not node or value.index != index:
+                self._fail(1, f"result {index} does not lead back to its node", node)
+            self._check_type(value.type, node)
+        self._check_schema(node)
+        schema = find_schema(node.op)
+        known = _facts_of(schema, node.results, tuple(body for _, body in node.bodies))
+        node.found(schema, known)
         return known
 
     def _check_schema(self, node: Node) -> None:
@@ -220,13 +225,15 @@ class _Verifier:
             self._fail(5, str(error), node)
 
     def _check_facts(self, facts: _Facts, node: Node | None) -> None:
+        if facts.devices == self._devices and self._symbols.issuperset(facts.symbols):
+            return
         for symbol in facts.symbols:
             if symbol not in self._symbols:
                 self._fail(5, f"no input shape binds the symbol {symbol!r}", node)
         for device in facts.devices:
-            self._device = self._device or device
-            if device != self._device:
-                self._fail(6, f"expected the device {self._device}, received {device}", node)
+            self._devices = self._devices or (device,)
+            if device != self._devices[0]:
+                self._fail(6, f"expected the device {self._devices[0]}, received {device}", node)
 
     # --- V8, V9: updates and names --------------------------------------------------------------
 
@@ -271,7 +278,8 @@ class _Verifier:
             self._done.add(id(body))
             around = _Around(self._defined, self._around)
             symbols = self._symbols.union(body.symbols)
-            _Verifier(body, symbols, around, self._done, self._depth + 1, self._device).run()
+            device = self._devices[0] if self._devices else None
+            _Verifier(body, symbols, around, self._done, self._depth + 1, device).run()
 
 
 class _Around:

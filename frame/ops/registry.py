@@ -95,7 +95,10 @@ def create_node(
     record = lookup(name)
     builder = current_builder()
     normal, types = record.check(tuple(operand.type for operand in operands), attributes)
-    return builder.add(name, operands, normal, types)
+    results = builder.add(name, operands, normal, types)
+    if results and results[0].node is not None:
+        results[0].node.found(record)
+    return results
 
 
 def apply(name: str, *operands: Any, **attributes: Attribute) -> Any:

@@ -77,7 +77,9 @@ def emit_entry(
     profile: bool,
 ) -> list[str]:
     """Return the texts of the entry and its parts."""
-    launches = {launch: site for site, launch in enumerate(launches_of(module.entry))}
+    launches: dict[Stmt, int] = {
+        launch: site for site, launch in enumerate(launches_of(module.entry))
+    }
     parts = _Parts(symbol, frozenset(module.entry.scalars))
     body = parts.cut(module.entry.body)
 

@@ -88,8 +88,8 @@ def _copy(group: Group, node: Node, operand: Value, position: int, start: Expr) 
                 where = [place, zero, b.add(offset, column)]
                 body.store(output, where, b.cast(value, output.dtype))
     lanes = group.target.lanes(node.results[0].dtype)
-    block = vectorise_loops(body.block(), lanes)
-    return group.call(f"part{position}", block, chunks, NOTE, arguments={offset: start})
+    copy = vectorise_loops(body.block(), lanes)
+    return group.call(f"part{position}", copy, chunks, NOTE, arguments={offset: start})
 
 
 def _rows(shape: tuple[Size, ...], axis: int) -> Parts:

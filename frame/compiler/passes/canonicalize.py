@@ -79,10 +79,19 @@ class _Sweep(Rewriter):
         super().__init__(graph)
         self._context = context
         self._bodies = bodies
+        self._settled = context.settled
 
     def visit(self, node: Node) -> None:
         """Take a node over, or what the rules make of it."""
         current = self._current(node)
+        if current in self._settled or not self._rewrite(node, current):
+            self._settled.add(current)
+            results = self.append(current)
+            for old, new in zip(node.results, results, strict=True):
+                self.replace(old, new)
+
+    def _rewrite(self, node: Node, current: Node) -> bool:
+        """Put what the first rule that fits makes of a node in its place; tell whether one did."""
         for name, rule in (*RULES.get(current.op, ()), *RULES["*"]):
             start = len(self.nodes)
             results = rule(current, self._context)
@@ -95,18 +104,15 @@ class _Sweep(Rewriter):
             values = (results,) if isinstance(results, Value) else tuple(results)
             for old, new in zip(node.results, values, strict=True):
                 self.replace(old, self._latest(new))
-            return
-        results = self.append(current)
-        for old, new in zip(node.results, results, strict=True):
-            self.replace(old, new)
+            return True
+        return False
 
     def _current(self, node: Node) -> Node:
         """Return the node with its operands, and its bodies, as they are now."""
-        operands = tuple(self._latest(operand) for operand in node.operands)
+        operands = tuple(map(self._latest, node.operands))
         changed = self._bodies.changed(node) if has_bodies(node) else {}
-        same = all(new is old for new, old in zip(operands, node.operands, strict=True))
-        if same and not changed:
-            return node
+        if not changed:
+            return node.on(operands)
         types = tuple(result.type for result in node.results)
         return Node(node.op, operands, {**node.attributes, **changed}, types, node.origin)
 

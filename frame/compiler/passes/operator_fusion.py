@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator
 
 from frame.compiler.passes.fusion_groups import (
     ELEMENTWISE,
-    MOST_NODES,
     REDUCTION,
     VIEWS,
     Group,
     magnitude,
+    weight_of,
 )
 from frame.compiler.passes.sibling_fusion import merge_siblings
 from frame.core.shapes import Shape, Size
@@ -146,6 +146,7 @@ class _Partition:
 
     def _add(self, group: Group, node: Node) -> None:
         group.nodes.append(node)
+        group.weight += weight_of(node)
         group.last = max(group.last, self.position[node])
         group.reads.update(dict.fromkeys(self.sources(node)))
         self.owner[node] = group
@@ -181,7 +182,7 @@ class _Partition:
 
     def _fits(self, group: Group, node: Node) -> bool:
         """Whether the result of an elementwise node has a place in the loops of a group."""
-        if len(group.nodes) >= MOST_NODES:
+        if not group.has_room(weight_of(node)):
             return False
         shape = node.results[0].shape
         if group.anchor in EPILOGUES:
@@ -224,7 +225,7 @@ class _Partition:
         source = node.operands[0]
         if group.anchor not in (ELEMENTWISE, REDUCTION) or source.shape != group.domain:
             return False
-        if len(group.nodes) >= MOST_NODES:
+        if not group.has_room(weight_of(node)):
             return False
         if any(member.op in VIEWS for member in group.nodes):
             return False
@@ -279,7 +280,7 @@ class _Partition:
 
     def _merge(self, home: Group, other: Group) -> None:
         """Take over another group that has the same loops, if no path outside connects them."""
-        if len(home.nodes) + len(other.nodes) > MOST_NODES:
+        if not home.has_room(other.weight):
             return
         if self._same_loops(home, other) and not self._path_between(home, other):
             self.absorb(home, other)
@@ -290,6 +291,7 @@ class _Partition:
             self.owner[node] = home
         home.nodes = sorted([*home.nodes, *other.nodes], key=self.position.__getitem__)
         home.reads.update(other.reads)
+        home.weight += other.weight
         home.first, home.last = min(home.first, other.first), max(home.last, other.last)
         del self.groups[other]
 
@@ -470,11 +472,7 @@ class _Assembler:
 
     def _copy(self, node: Node) -> None:
         operands = tuple(self.values[operand] for operand in node.operands)
-        if all(new is old for new, old in zip(operands, node.operands, strict=True)):
-            copy = node
-        else:
-            types = tuple(result.type for result in node.results)
-            copy = Node(node.op, operands, node.attributes, types, node.origin)
+        copy = node.on(operands)
         self.nodes.append(copy)
         self.values.update(zip(node.results, copy.results, strict=True))
 
@@ -513,9 +511,7 @@ class _BodyWriter:
         return Graph(tuple(self.inputs), tuple(self.nodes), outputs, (), "group", names)
 
     def _clone(self, node: Node) -> None:
-        operands = tuple(self._value(operand) for operand in node.operands)
-        types = tuple(result.type for result in node.results)
-        copy = Node(node.op, operands, node.attributes, types, node.origin)
+        copy = node.on(tuple(map(self._value, node.operands)), always=True)
         self.nodes.append(copy)
         self.values.update(zip(node.results, copy.results, strict=True))
 

@@ -100,7 +100,7 @@ def _may_have_siblings(group: Group) -> bool:
 def _has_room(home: Group, group: Group, streams: Mapping[Group, _Streams]) -> bool:
     most = MOST_SMALL_STREAMS if magnitude(home.domain) <= SMALL else MOST_STREAMS
     return (
-        len(home.nodes) + len(group.nodes) <= MOST_NODES
+        home.has_room(group.weight)
         and len(streams[home].joined(streams[group])) <= most
         and group.first - home.last <= MOST_APART
     )
