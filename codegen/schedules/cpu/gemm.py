@@ -5,7 +5,7 @@
         [pack the panels]                  unless they are packed already, or read in place
         for panel in chunk
           for tile of rows in block        balanced tiles: heights differ by one at most
-            micro-kernel                   tile (+)= rows of a @ panel
+            micro-kernel                   tile (+)= rows of a @ panel   [or tiles outside panels]
       for row, for panel                   epilogue: vectors over the columns of the panel
         every output is computed, then stored
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Expr, If, Kernel, LoopKind, Scope, Var, View
@@ -299,22 +300,21 @@ class _Gemm:
         plan, body = self.plan, b.Body()
         row_blocks = b.ceil_div(self.rows.count, plan.tiles)
         column_blocks = b.ceil_div(self.panels, plan.panels)
-        extents = [_product(self.batches), row_blocks, column_blocks]
+        # Neighbours share panels: each thread mostly reads panels that it packed itself.
+        extents = [_product(self.batches), column_blocks, row_blocks]
         chunks = _product(extents)
         with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
-            flat, row_block, column_block = _split(body, chunk, extents)
+            flat, column_block, row_block = _split(body, chunk, extents)
             batch = tuple(body.let("batch", i) for i in unflatten(flat, self.batches))
             block = self.row_block(body, row_block)
             first = body.let("panel", b.mul(column_block, plan.panels))
             extent = remaining(self.panels, first, b.index(plan.panels))
-            held = plan.panels if plan.holds_sums else 1
-            shape = (held, plan.tiles * plan.rows, plan.columns)
-            sums = body.alloc("sums", self.made.dtype, shape, Scope.LOCAL)
+            sums = body.alloc("sums", self.made.dtype, plan.sums, Scope.LOCAL)
             work = _Chunk(
                 batch, block, first, body.let("panels", extent), sums, self.allocate_panels(body)
             )
             self.write_passes(body, work)
-            if plan.holds_sums:
+            if plan.holds_sums and not plan.keeps_panels:
                 self.write_all_outputs(body, work)
         helpers = tuple(self.helpers.values())
         return self.group.call("", body.block(), chunks, NOTE, helpers=helpers)
@@ -348,10 +348,26 @@ class _Gemm:
                 extent = body.let("extent", remaining(self.depth, first, b.index(length)))
             if work.packed is not None:
                 self.pack_panels(body, work, work.packed, first, extent)
-            with body.loop(work.panels, "panel") as position:
-                self.write_tiles(body, work, position, (number, first, extent))
-                if not self.plan.holds_sums:
-                    self.write_outputs(body, work, position)
+            write = self.write_by_tiles if self.plan.keeps_panels else self.write_by_panels
+            write(body, work, (number, first, extent))
+
+    def write_by_tiles(self, body: b.Body, work: _Chunk, depth: tuple[Expr, Expr, Expr]) -> None:
+        """Write a chunk tile by tile: its panels stay in the second-level cache."""
+        with body.loop(work.block.count, "tile") as counter:
+            tile = body.let("tile", b.add(work.block.first, counter))
+            row = body.let("row", self.rows.start(tile))
+            height = body.let("rows", self.rows.height_of(tile))
+            inner = replace(work, block=_RowBlock(tile, b.index(1), row, height))
+            self.write_by_panels(body, inner, depth)
+            if self.plan.holds_sums:
+                self.write_all_outputs(body, inner)
+
+    def write_by_panels(self, body: b.Body, work: _Chunk, depth: tuple[Expr, Expr, Expr]) -> None:
+        """Write one pass of a chunk, or of one of its tiles, panel by panel."""
+        with body.loop(work.panels, "panel") as position:
+            self.write_tiles(body, work, position, depth)
+            if not self.plan.holds_sums:
+                self.write_outputs(body, work, position)
 
     def pack_panels(
         self, body: b.Body, work: _Chunk, packed: Buffer, first: Expr, extent: Expr

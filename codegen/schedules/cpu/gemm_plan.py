@@ -24,6 +24,8 @@ _FEW_CHUNKS, _MANY_CHUNKS = 16, 128
 _REUSE, _LARGE = 8, 1 << 14  # panels, and elements of the left operand, for packing to pay
 _OFTEN = 16  # panels for which packing rows pays that could be read in place
 _DEEP = 8  # a panel of one deep pass takes at most this part of the second-level cache
+_KEPT, _KEPT_BYTES = 4, 3 << 16  # panels that a chunk keeps, and bytes of its local memory
+_ENOUGH_ROWS, _MANY_ROWS = 1 << 8, 1 << 10  # of a chunk that packs: packing costs 10 %, 2 %
 _PAGE, _PAGES = 1 << 12, 64  # bytes of a page, and pages that a CPU translates at once
 _LEAST_TILES = 4  # of a deep pass: fewer would read panels from the third-level cache too often
 _FEW_ROWS = 16  # rows below which packing does not pay
@@ -56,6 +58,7 @@ class GemmPlan:
     panels: int
     copy_left: bool
     source: Source
+    keeps_panels: bool = False
 
     @property
     def columns(self) -> int:
@@ -75,6 +78,13 @@ class GemmPlan:
         An epilogue that reads matrices then runs along whole rows of them, not line by line.
         """
         return not self.is_single_pass or self.product.meets_matrices
+
+    @property
+    def sums(self) -> tuple[int, int, int]:
+        """The panels, rows and columns of sums that a chunk holds at a time."""
+        held = self.panels if self.holds_sums else 1
+        tiles = 1 if self.keeps_panels else self.tiles
+        return held, tiles * self.rows, self.columns
 
     @property
     def height(self) -> int:
@@ -127,7 +137,50 @@ def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
         _copies_left(made, panel_count, blocks),
         source,
     )
-    return replace(plan, panels=max(1, min(panels, _most_panels(plan))))
+    if _keeps_panels(plan, target):
+        return _with_kept_panels(plan, target, tile_count, panel_count)
+    return replace(plan, panels=max(1, min(plan.panels, _most_panels(plan))))
+
+
+def _keeps_panels(plan: GemmPlan, target: TargetDescription) -> bool:
+    """Whether chunks pack some deep panels and keep them while all their rows pass by.
+
+    Then no kernel packs before, and no thread reads what another one has packed. Rows of the left
+    operand come from the third-level cache: two panels at least must share each of them.
+    """
+    made = plan.product
+    packs = plan.source in (Source.CHUNK, Source.SHARED)
+    deep = _fits_one_pass(made, target, plan.columns * made.dtype.itemsize)
+    return packs and deep and _kept_panels(plan, target) >= 2
+
+
+def _kept_panels(plan: GemmPlan, target: TargetDescription) -> int:
+    """How many deep panels take three eighths of the second-level cache."""
+    depth = max(1, static(plan.product.depth, plan.depth))
+    panel = depth * plan.columns * plan.product.dtype.itemsize
+    return min(_KEPT, min(_KEPT_BYTES, target.l2 * 3 // 8) // panel)
+
+
+def _with_kept_panels(
+    plan: GemmPlan, target: TargetDescription, tile_count: int, panel_count: int
+) -> GemmPlan:
+    """Return the plan with chunks of enough rows for the packing of their panels to pay."""
+    made, rows = plan.product, tile_count * plan.rows
+    batch = max(1, static(product(made.batch), 8))
+    wanted = -(-_few_chunks(made, batch) // batch)
+    across = -(-panel_count // _kept_panels(plan, target))
+    blocks = max(rows // _MANY_ROWS, min(-(-wanted // across), rows // _ENOUGH_ROWS), 1)
+    across = max(across, min(panel_count, -(-wanted // blocks)))
+    grain = bool(config.get("FRAME_GRAIN"))
+    return replace(
+        plan,
+        depth=static(made.depth, plan.depth),
+        tiles=1 if grain else -(-tile_count // blocks),
+        panels=1 if grain else -(-panel_count // across),
+        copy_left=_copies_left(made, panel_count, 2),
+        source=Source.CHUNK,
+        keeps_panels=True,
+    )
 
 
 def _depth_of_pass(made: Product, target: TargetDescription, row_bytes: int) -> int:
@@ -173,7 +226,7 @@ def _most_panels(plan: GemmPlan) -> int:
     size = plan.columns * plan.product.dtype.itemsize
     sums = plan.panels
     if plan.holds_sums:
-        sums = _LOCAL // (plan.tiles * plan.rows * size)
+        sums = _LOCAL // (plan.sums[1] * size)
     packed = _LOCAL // (plan.depth * size) if plan.source is Source.CHUNK else plan.panels
     return min(sums, packed)
 
@@ -189,10 +242,16 @@ def _chunk_shape(made: Product, tiles: int, panels: int, blocks: int) -> tuple[i
 
 
 def _wanted_chunks(made: Product, batch: int) -> int:
+    return max(_few_chunks(made, batch), min(_MANY_CHUNKS, _flops(made, batch) // _GOOD_FLOPS))
+
+
+def _few_chunks(made: Product, batch: int) -> int:
+    return max(1, min(_FEW_CHUNKS, _flops(made, batch) // _LEAST_FLOPS))
+
+
+def _flops(made: Product, batch: int) -> int:
     sizes = (made.rows, made.columns, made.depth)
-    flops = 2 * batch * math.prod(static(size, _SYMBOLIC) for size in sizes)
-    few = min(_FEW_CHUNKS, flops // _LEAST_FLOPS)
-    return max(1, few, min(_MANY_CHUNKS, flops // _GOOD_FLOPS))
+    return 2 * batch * math.prod(static(size, _SYMBOLIC) for size in sizes)
 
 
 def _source(made: Product, target: TargetDescription, blocks: int, width: int) -> Source:

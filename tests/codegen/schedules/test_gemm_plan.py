@@ -9,11 +9,13 @@ import pytest
 
 from frame import ops
 from frame.backends.cpu.target import named_target
+from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.codegen.schedules.cpu.gemm_operand import product_of
-from frame.codegen.schedules.cpu.gemm_plan import GemmPlan, make_plan
+from frame.codegen.schedules.cpu.gemm_plan import GemmPlan, Source, make_plan
 from frame.core.dtypes import DType, float32, float64
+from frame.core.targets import TargetDescription
 from frame.ir.builder import GraphBuilder
-from frame.ir.graph import Graph, TensorType
+from frame.ir.graph import Graph, Layout, TensorType
 from tests.support.compile import make_piece
 
 PAGE, TRANSLATED = 4096, 64
@@ -32,8 +34,23 @@ def plan_of(rows: int, depth: int, columns: int) -> GemmPlan:
     return make_plan(product_of(matmul(rows, depth, columns)), TARGET)
 
 
+def packed_plan_of(
+    rows: int, depth: int, columns: int, target: TargetDescription = TARGET
+) -> GemmPlan:
+    """The plan of a product whose right operand is stored as panels."""
+    width = register_tile(target)[1] * target.lanes(float32)
+    with GraphBuilder("packed") as builder:
+        x = builder.input(TensorType(float32, (rows, depth)))
+        layout = Layout((1, 0), ((1, width),))
+        y = builder.input(TensorType(float32, (depth, columns), layout))
+        builder.output(ops.matmul(x, y))
+    plan = make_plan(product_of(builder.finish()), target)
+    assert plan.source is Source.LAYOUT
+    return plan
+
+
 def test_rows_of_a_deep_pass_and_a_panel_are_translated_at_once() -> None:
-    plan = plan_of(1024, 1024, 1024)
+    plan = packed_plan_of(1024, 1024, 1024)
     assert plan.is_single_pass and not plan.copy_left
     panel = plan.depth * plan.columns * float32.itemsize
     rows = plan.tiles * plan.rows * 2  # of the left operand and of the result, a page each
@@ -41,13 +58,22 @@ def test_rows_of_a_deep_pass_and_a_panel_are_translated_at_once() -> None:
 
 
 def test_a_deep_pass_of_short_rows_takes_more_tiles() -> None:
-    assert plan_of(1024, 512, 128).tiles > plan_of(1024, 1024, 1024).tiles
+    assert packed_plan_of(1024, 512, 128).tiles > packed_plan_of(1024, 1024, 1024).tiles
 
 
 def test_wide_panels_still_meet_some_tiles() -> None:
     wide = replace(named_target("x86-64-v3,+avx512f,+avx512bw,+avx512dq,+avx512vl"), l2=1 << 21)
-    plan = make_plan(product_of(matmul(4096, 1024, 4096)), wide)
-    assert plan.tiles >= 4
+    assert packed_plan_of(4096, 1024, 4096, wide).tiles >= 4
+
+
+@pytest.mark.parametrize("size", [512, 1000, 1024])
+def test_a_chunk_packs_what_it_keeps_in_the_second_level_cache(size: int) -> None:
+    plan = plan_of(size, size, size)
+    assert plan.source is Source.CHUNK and plan.keeps_panels and not plan.workspaces()
+    panels = plan.panels * plan.depth * plan.columns * float32.itemsize
+    assert panels <= TARGET.l2 // 2
+    # Rows of the left operand come from beyond: each element meets several panels then.
+    assert plan.panels >= 2 and plan.tiles * plan.rows >= 256
 
 
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
