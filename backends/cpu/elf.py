@@ -19,12 +19,12 @@ import functools
 import mmap
 import platform
 import struct
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from frame.backends.cpu.relocations import MACHINES, Machine, Patch
+from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.errors import DeviceError, InternalError, NotFoundError, OutOfMemoryError
 
@@ -128,7 +128,7 @@ class LoadedObject:
     def __init__(self, image: mmap.mmap, exports: Mapping[str, int], size: int) -> None:
         self._image: mmap.mmap | None = image
         self._exports = dict(exports)
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._leases = 0
         self._closing = False
         self.size = size

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,6 +22,7 @@ from frame.backends.cpu.frames import FFI, RECYCLED_BYTES, Binding, Frame, Recyc
 from frame.backends.cpu.ports import PortCheck
 from frame.backends.cpu.prepared import PreparedCall
 from frame.backends.cpu.target import missing_features
+from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.hal.interfaces import KernelTime, Signature
@@ -137,10 +137,10 @@ class CpuExecutable:
         self.symbols = signature.symbols
         self.updates = frozenset(signature.updates)
         self.frames: deque[Frame] = deque(maxlen=_FREE_FRAMES)
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
         self._recyclers = tuple(Recycler([]) for _ in signature.outputs)
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
-        self._bindings_lock = threading.Lock()
+        self._bindings_lock = forks.lock()
 
     @cached_property
     def entry(self) -> Any:

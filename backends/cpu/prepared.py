@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -16,6 +15,7 @@ import numpy as np
 from frame.backends.cpu.frames import Binding, Frame, empty
 from frame.backends.cpu.gate import Gate, make_gate, settle
 from frame.backends.cpu.pool import get_pool
+from frame.core import forks
 from frame.core.errors import FrameError, InternalError, InvalidArgumentError
 from frame.core.shapes import match_shapes
 from frame.core.tensors import require_apart
@@ -73,7 +73,7 @@ class PreparedCall:
         self._known: OrderedDict[Shapes, _Known] = OrderedDict()
         self._usual: _Known | None = None
         self._frame: Frame | None = None  # the one of the gates
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._guarded = bool(executable.updates)
         self._pool = get_pool()
         self._entry = executable.entry

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from frame.backends.intel_npu import sdk
 from frame.backends.intel_npu.model import TYPE_NAMES, Check
+from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.errors import DeviceError, InternalError, InvalidArgumentError
 from frame.core.shapes import Size, bind_shape, match_shapes, parse_dim
@@ -94,7 +94,7 @@ class NpuExecutable:
         self._compiled = compiled
         self._inspection = inspection
         self._requests: deque[Any] = deque(maxlen=_FREE_REQUESTS)
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def run(
         self,

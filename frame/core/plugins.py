@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
+from frame.core import forks
 from frame.core.errors import DeviceError
 from frame.core.logs import Logger
 from frame.core.sources import tree_digest
@@ -24,7 +24,7 @@ OPS, SCHEDULES, PASSES, BACKENDS = (
 """The groups: modules whose import registers ops or schedules, pass classes, backend factories."""
 
 _LOG = Logger("frame.plugins")
-_lock = threading.RLock()
+_lock = forks.recursive_lock()
 _looked: dict[str, tuple[str, ...]] = {}  # group -> sys.path when all of it was loaded
 _tops: set[str] = set()  # top-level modules of what was loaded
 

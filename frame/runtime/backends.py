@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from frame.core import config, plugins
+from frame.core import config, forks, plugins
 from frame.core.errors import (
     AlreadyExistsError,
     DeviceError,
@@ -29,7 +28,7 @@ OWN: Mapping[str, str] = {
 }
 """Frame's own entry points, as in pyproject.toml: a start without a scan of all packages, and a
 checkout that is not installed, find them here."""
-_lock = threading.RLock()
+_lock = forks.recursive_lock()
 _loaded: dict[str, Backend] = {}
 _registered: dict[str, Callable[[], Backend]] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from frame.core import forks
 from frame.core.errors import InvalidArgumentError
 from frame.core.logs import Logger
 from frame.core.shapes import match_shapes, shape_text
@@ -51,7 +51,7 @@ class BoundEntry(Entry):
         self.compiles = 0
         self._pure = False
         self._bound: OrderedDict[Bindings, Entry] = OrderedDict()
-        self._binding = threading.RLock()
+        self._binding = forks.recursive_lock()
 
     def run(
         self,

@@ -16,13 +16,12 @@ import os
 import stat
 import struct
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from frame.core import config, philox, sources
+from frame.core import config, forks, philox, sources
 from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InternalError
 from frame.core.files import atomic_write, remove_stale
@@ -84,7 +83,7 @@ class Cache:
         self._memory: dict[tuple[str, str], bytes] = {}
         self._warned = False
         self._written = limit  # the first write measures what others have left
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     @property
     def active(self) -> bool:

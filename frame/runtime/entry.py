@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from frame.core import forks
 from frame.core.devices import HOST
 from frame.core.dtypes import dtype
 from frame.core.errors import BadIndexError, InvalidArgumentError
@@ -32,7 +32,7 @@ class Counter:
 
     def __init__(self, seed: int = 0) -> None:
         self.words = np.array([seed % (1 << 64), 0], np.uint64)
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def advance(self) -> None:
         """Go to the next step."""
@@ -82,7 +82,7 @@ class Entry:
         self._prepared: tuple[Any, Any, Any] | None = None
         self._quick: tuple[Any, Any] | None = None
         self._names = tuple(port.name for port in self.inputs)
-        self._lock = threading.RLock()
+        self._lock = forks.recursive_lock()
         if self._updates:
             store.updated_in_place()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
+from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.logs import Logger
 
 _LOG = Logger("frame.fallback")
-_lock = threading.Lock()
+_lock = forks.lock()
 _counts: Counter[tuple[str, str]] = Counter()
 
 

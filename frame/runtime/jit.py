@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import dtype
 from frame.core.errors import InvalidArgumentError
@@ -85,7 +85,7 @@ class Jitted:
         self.options = options
         self.compiles = 0
         self._forms: dict[Key, list[_Compiled]] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def __call__(self, *arguments: Any, **static: Any) -> Any:
         """Run on arrays, Tensors or scalars; keyword arguments are constants of the trace.

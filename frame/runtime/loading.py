@@ -11,13 +11,12 @@ neither the passes nor code generation. What a miss needs stands in `frame.runti
 from __future__ import annotations
 
 import hashlib
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from frame.core import config, plugins
+from frame.core import config, forks, plugins
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
@@ -183,7 +182,7 @@ def ops_of(graph: Graph) -> set[str]:
 
 # Programs in use, by cache and key: models of one structure share their machine code.
 _in_use: weakref.WeakValueDictionary[tuple[int, str], Loaded] = weakref.WeakValueDictionary()
-_in_use_lock = threading.Lock()
+_in_use_lock = forks.lock()
 
 
 def load(declared: Declared, cache: Cache | None = None) -> Loaded:

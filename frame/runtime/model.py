@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from frame.core import forks
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import KernelTime
@@ -80,7 +80,7 @@ class CompiledModel:
         self._family = family
         self._declared = dict(declared)
         self._entries: dict[str, Entry] = {}
-        self._lock = threading.RLock()
+        self._lock = forks.recursive_lock()
         self._mode = INFER
         arrays = {**values, **(state or {})}
         types = {name: as_spec(array) for name, array in arrays.items()}

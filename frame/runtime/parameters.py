@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFound
 from frame.core.tensors import Tensor
 from frame.ir.graph import TensorType
 from frame.runtime.residence import Resident
+from frame.runtime.turns import Turns
 
 
 class ParameterStore(Mapping[str, np.ndarray]):
@@ -40,11 +40,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
         self.version = 0
         self.in_place = False
         self._residents: dict[str, Resident] = {}
-        self._turn = threading.Condition(threading.Lock())
-        self._readers = 0
-        self._waiting = 0  # readers that wait for a writer to end
-        self._promised = 0  # those of them that the next writer lets begin first
-        self._writer: int | None = None
+        self._turns = Turns()
 
     def __getitem__(self, name: str) -> np.ndarray:
         self._require(name)
@@ -72,7 +68,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
 
     def resident(self, name: str, arrays: Mapping[str, np.ndarray]) -> Resident:
         """Return an array of a table as something that programs may keep on devices."""
-        with self._turn:
+        with self._turns.condition:
             if arrays is not self.arrays:  # replaced a moment ago: the caller's run keeps its own
                 return Resident(arrays[name])
             return self._residents.setdefault(name, Resident(arrays[name]))
@@ -98,7 +94,7 @@ class ParameterStore(Mapping[str, np.ndarray]):
             self._require(name)
             ready[name] = _fitting(name, value, self._types[name])
         with self.writing():
-            with self._turn:
+            with self._turns.condition:
                 self.arrays = {**self.arrays, **ready}
                 for name in ready:  # runs that are under way keep what they have
                     self._residents.pop(name, None)
@@ -129,58 +125,13 @@ class ParameterStore(Mapping[str, np.ndarray]):
         """Note that an executable will update arrays in place: readers take turns from now on."""
         self.in_place = True
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Keep executables from updating arrays in place; any number of readers at once."""
-        self.begin_read()
-        try:
-            yield
-        finally:
-            self.end_read()
+        return self._turns.reading()
 
-    def begin_read(self) -> None:
-        """Begin what `reading` does; the thread that writes may read."""
-        with self._turn:
-            if self._writer not in (None, threading.get_ident()):
-                self._wait_to_read()
-            self._readers += 1
-
-    def _wait_to_read(self) -> None:
-        """Wait for the writer to end. Whoever writes next waits for those who wait now: a training
-        loop takes the turn again so soon that a reader would otherwise hardly ever get it."""
-        self._waiting += 1
-        try:
-            while self._writer is not None:
-                self._turn.wait()
-        finally:
-            self._waiting -= 1
-            if self._promised:
-                self._promised -= 1
-                self._turn.notify_all()
-
-    def end_read(self) -> None:
-        """End what `begin_read` began."""
-        with self._turn:
-            self._readers -= 1
-            if not self._readers:
-                self._turn.notify_all()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Keep everyone else from reading and writing."""
-        with self._turn:
-            while self._writer is not None or self._promised:
-                self._turn.wait()
-            self._writer = threading.get_ident()  # from here on nobody begins to read
-            while self._readers:
-                self._turn.wait()
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._writer = None
-                self._promised = self._waiting
-                self._turn.notify_all()
+        return self._turns.writing()
 
     def _require(self, name: str) -> None:
         if name not in self._types:

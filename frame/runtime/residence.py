@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
+from frame.core import forks
 from frame.core.devices import HOST, Device
 from frame.runtime.backends import backend
 
@@ -24,7 +24,7 @@ class Resident:
         self.array = array
         self._copies: dict[Device, Any] = {}
         self._current = {HOST}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def on(self, device: Device) -> Any:
         """Return the memory on a device; copied there first unless it is current."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from frame.core import forks
 from frame.core.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class CompileStats:
         return tuple(asdict(self).values())
 
 
-_lock = threading.Lock()
+_lock = forks.lock()
 _stats = CompileStats()
 
 

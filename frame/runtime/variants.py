@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from frame.core import forks
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import TensorType
 from frame.runtime.specs import as_spec, named_specs
@@ -25,7 +25,7 @@ class Family:
         self._make = make
         self._targets = tuple(targets)
         self._members: dict[Key, CompiledModel] = {}
-        self._lock = threading.RLock()
+        self._lock = forks.recursive_lock()
 
     def begin(self, model: CompiledModel, inputs: Any, sizes: Mapping[str, int]) -> None:
         """Take the first member."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections import deque
 
@@ -48,6 +49,89 @@ def test_a_recycled_array_is_given_out_again_only_when_nobody_holds_it() -> None
     assert recycler.take((4,), float32).ctypes.data != address  # the view still holds it
     del view
     assert recycler.take((4,), float32).ctypes.data == address
+
+
+class _Interface:
+    """What knows an array by its interface alone, and holds it as the protocol asks."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.__array_interface__ = array, array.__array_interface__
+
+
+HOLDERS = {
+    "the array": lambda array: array,
+    "a view": lambda array: array[3:5],
+    "a view of a view": lambda array: array.T[1:].reshape(-1, order="F"),
+    "a memoryview": memoryview,
+    "a part of a memoryview": lambda array: memoryview(array).cast("B")[8:400],
+    "a DLPack capsule": lambda array: array.__dlpack__(),
+    "an array from DLPack": np.from_dlpack,
+    "a Tensor": frame.from_numpy,
+    "a Tensor from DLPack": frame.from_dlpack,
+    "an array of its bytes": lambda array: np.frombuffer(array, np.uint8),
+    "an array of its interface": lambda array: np.asarray(_Interface(array)),
+    "a pointer of ctypes": lambda array: array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+    "an iterator": lambda array: array.flat,
+}
+
+
+def _seen(holder: object) -> np.ndarray:
+    """Return a copy of what a holder sees; a capsule is consumed for that."""
+    if type(holder).__name__ == "PyCapsule":
+        holder = frame.from_dlpack(holder)
+    if isinstance(holder, np.flatiter):
+        return holder.copy()
+    if isinstance(holder, ctypes._Pointer):
+        return np.ctypeslib.as_array(holder, (256 * 256,)).copy()
+    return np.array(holder, copy=True)
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_what_holds_a_result_keeps_it(name: str) -> None:
+    model = frame.compile(lambda x: x + 1.0, [frame.spec((256, 256))])
+    x = np.arange(256 * 256, dtype=np.float32).reshape(256, 256)
+    wanted = _seen(HOLDERS[name](x + 1))
+    holder = HOLDERS[name](model(x))
+    for value in range(12):
+        model(np.full_like(x, value))
+    np.testing.assert_array_equal(_seen(holder), wanted)
+
+
+def _transposed_in_place(array: np.ndarray) -> None:
+    array.strides = array.strides[::-1]
+
+
+def _other_dtype(array: np.ndarray) -> None:
+    array.dtype = np.int32
+
+
+def _other_byte_order(array: np.ndarray) -> None:
+    array.dtype = array.dtype.newbyteorder()
+
+
+CHANGES = {
+    "read-only": lambda array: array.setflags(write=False),
+    "transposed": _transposed_in_place,
+    "another dtype": _other_dtype,
+    "another byte order": _other_byte_order,
+    "another shape": lambda array: array.resize((65536, 1), refcheck=False),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_result_that_was_changed_in_place_is_not_given_out_again(name: str) -> None:
+    """A user may do to his array what he likes; the next results are as fresh ones."""
+    model = frame.compile(lambda x: x + 1.0, [frame.spec((256, 256))])
+    x = np.arange(256 * 256, dtype=np.float32).reshape(256, 256)
+    for _ in range(3):
+        result = model(x)
+        CHANGES[name](result)
+        del result
+    for _ in range(8):
+        result = model(x)
+        assert result.flags.writeable
+        np.testing.assert_array_equal(result, x + 1, strict=True)
 
 
 def test_the_count_of_one_holder_is_measured_and_not_a_number_of_one_release(monkeypatch) -> None:
