@@ -20,6 +20,9 @@ from frame.core.errors import InvalidArgumentError, NotFoundError
 MAX_NUMEL = 2**62
 """No tensor has more elements; a product of sizes above it is an error, never a wrap-around."""
 
+MAX_RANK = 64
+"""No tensor has more dimensions: numpy has no arrays to call it with."""
+
 _MAX_TERMS = 256
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 

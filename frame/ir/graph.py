@@ -22,7 +22,7 @@ from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InternalError, InvalidArgumentError
-from frame.core.shapes import Dim, Shape, Size, numel
+from frame.core.shapes import MAX_RANK, Dim, Shape, Size, numel, shape_text
 
 MAX_DEPTH = 16
 """How many graphs may stand inside one another: bodies of scan, cond and while."""
@@ -86,6 +86,13 @@ class TensorType:
     shape: Shape
     layout: Layout = ROW_MAJOR
     device: Device = HOST
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MAX_RANK:
+            raise InvalidArgumentError(
+                f"expected at most {MAX_RANK} dimensions, as numpy has, received a shape of "
+                f"{len(self.shape)}: {shape_text(self.shape):.60}...; merge some with reshape"
+            )
 
     @property
     def rank(self) -> int:

@@ -227,3 +227,17 @@ def test_outputs_that_share_memory_are_refused_and_stay_as_they_are() -> None:
     apart = np.zeros(8, np.float32)
     model(np.ones(4, np.float32), out=[apart[:4], apart[4:]])
     assert apart.tolist() == [2.0] * 4 + [3.0] * 4
+
+
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_a_masked_array_is_refused_and_not_computed_with(product: Any, calls_before: int) -> None:
+    for _ in range(calls_before):
+        product(X, Y)
+    masked = np.ma.masked_array(X, mask=X > 20)
+    expected = r"'x': expected an array without masked elements, received float32\[3, 8\] with 3 "
+    for call in (lambda: product(masked, Y), lambda: product(x=masked, y=Y)):
+        with pytest.raises(InvalidArgumentError, match=expected):
+            call()
+    np.testing.assert_array_equal(product(masked.filled(0), Y), np.where(X > 20, 0, X) @ Y)
+    whole = np.ma.masked_array(X)
+    np.testing.assert_array_equal(product(whole, Y), X @ Y)

@@ -30,6 +30,7 @@ SPECS: dict[str, tuple[Any, str]] = {
     "truth": (((True, 3),), "expected a size .* received True"),
     "none": (((None, 3),), "expected a size .* received None"),
     "one beyond": (((2**63,),), "expected a size .* received 9223372036854775808"),
+    "rank": (((1,) * 65,), "at most 64 dimensions, as numpy has, received a shape of 65"),
     "product": (((2**40, 2**40),), "more than 2\\*\\*62 elements"),
     "text": (("abc",), "expected a sequence of sizes .* received 'abc'"),
     "number": ((3,), "expected a sequence of sizes .* received 3"),
@@ -374,3 +375,18 @@ def test_a_thousand_inputs_in_one_chain() -> None:
 
     model = frame.compile(total, [(2,)] * 1000)
     assert model(*[np.ones(2, np.float32)] * 1000).tolist() == [1000, 1000]
+
+
+def test_no_op_makes_more_dimensions_than_arrays_have() -> None:
+    most = frame.spec((1,) * 64)
+    x = np.ones((1,) * 64, np.float32)
+    assert frame.compile(_double, [most])(x).shape == x.shape
+    for function in (
+        lambda x: ops.reshape(x, (1,) * 65),
+        lambda x: ops.stack([x, x]),
+    ):
+        with pytest.raises(InvalidArgumentError, match="at most 64 dimensions.*a shape of 65"):
+            frame.trace(function, most)
+    text = f"graph @g(%x: float32[{', '.join(['1'] * 65)}]) {{\n  return %x\n}}\n"
+    with pytest.raises(InvalidArgumentError):
+        parse_graph(text)

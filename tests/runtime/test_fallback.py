@@ -363,3 +363,18 @@ def test_other_layouts_than_that_of_arrays_stay_inside(kind: str) -> None:
         InvalidArgumentError, match=rf"the {kind} '[xy]' of g is float32\[2, 3\]<1,0"
     ):
         frame.compile(builder.finish())
+
+
+def test_outputs_that_share_memory_are_refused_and_stay_as_they_are() -> None:
+    with recorder(refuse={"erf"}):
+        model = on_recorder(lambda x: (ops.relu(ops.erf(x)), middle(x)), (4,))
+        x = np.ones(4, np.float32)
+        expected = model(x)
+        memory = np.zeros(6, np.float32)
+        for out in ([memory[:4], memory[:4]], [memory[:4], memory[2:]]):
+            with pytest.raises(InvalidArgumentError, match="outputs 0 and 1 share memory"):
+                model(x, out=out)
+        assert not memory.any()
+        apart = np.zeros(8, np.float32)
+        model(x, out=[apart[:4], apart[4:]])
+        np.testing.assert_array_equal(apart, np.concatenate(expected))
