@@ -21,7 +21,6 @@ from frame.backends.intel_npu.streams import HostAllocator, HostStream
 from frame.core import config
 from frame.core.devices import Device
 from frame.core.errors import DeviceError, InvalidArgumentError, NotFoundError
-from frame.core.shapes import shape_symbols
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import (
     API_VERSION,
@@ -83,15 +82,12 @@ class IntelNpuBackend:
         return TargetDescription(name, triple, "npu" if npu else "host", symbols=not npu)
 
     def refused(self, graph: Graph, target: TargetDescription) -> Mapping[Node, str]:
-        """Return the nodes that no row of the opset table takes, with the reason."""
-        found: dict[Node, str] = {}
-        for node in graph.nodes:
-            reason = refusal(node)
-            if reason is None and not target.symbols and _is_symbolic(node):
-                reason = "the NPU needs known sizes: give numbers in the specs of the inputs"
-            if reason is not None:
-                found[node] = reason
-        return found
+        """Return the nodes that no row of the opset table takes, with the reason.
+
+        A target without symbols sees none: the runtime binds them before it asks.
+        """
+        reasons = ((node, refusal(node)) for node in graph.nodes)
+        return {node: reason for node, reason in reasons if reason is not None}
 
     def group_info(self, group: Node, target: TargetDescription) -> GroupInfo:
         """Return nothing: OpenVINO plans its own memory and layouts."""
@@ -179,11 +175,6 @@ def _preferred_target() -> str:
     """The NPU's where there is one; the CPU's too where the wheel is missing: compile says so."""
     missing = sdk.installed_version() == "missing"
     return "openvino-npu" if not missing and "NPU" in sdk.device_names() else "openvino-cpu"
-
-
-def _is_symbolic(node: Node) -> bool:
-    values = (*node.operands, *node.results)
-    return any(shape_symbols(value.shape) for value in values)
 
 
 def _properties(device: str, options: Mapping[str, Any]) -> dict[str, str]:

@@ -130,6 +130,20 @@ def test_sizes_of_zero_and_no_dimensions(product: Any) -> None:
         assert single(given).shape == () and single(given) == 9
 
 
+def test_masked_elements_are_refused_and_a_mask_of_nothing_is_not(product: Any) -> None:
+    """An array whose mask is dropped in silence would give results of what was masked out."""
+    masked = np.ma.masked_array(X, X > 20)
+    plain = np.ma.masked_array(X, np.zeros(X.shape, bool))
+    times = frame.jit(lambda x, y: x @ y)
+    debug = frame.eager(lambda x, y: x @ y)
+    for call in (product, times, debug):
+        message = r"without masked elements, received float32\[3, 8\] with 3.*\.filled"
+        with pytest.raises(InvalidArgumentError, match=message):
+            call(masked, Y)
+        for _ in range(2):
+            np.testing.assert_allclose(call(plain, Y), X @ Y, rtol=1e-6)
+
+
 SCALARS = [
     ("int8", 1000), ("int8", np.int64(-129)), ("uint8", -1), ("int32", 1.5),
     ("int32", float("nan")), ("int64", 2**70), ("bool", 2), ("float32", 10**400),

@@ -254,11 +254,28 @@ def test_load_results_are_used_where_their_program_is_the_same(tmp_path) -> None
     made(X)
     made.save(tmp_path / "m.frame")
     loaded = frame.load(tmp_path / "m.frame")
-    if made.entry("infer").loaded.load is not None:
-        assert loaded.entry("infer")._derived is not None
+    assert made.entry("infer").loaded.load is not None, "nothing is derived from the weights"
+    assert loaded.entry("infer")._derived is not None
     loaded.load_params({"net.0.bias": np.ones(8, np.float32)})  # they are made again then
     made.load_params({"net.0.bias": np.ones(8, np.float32)})
     assert loaded(X).tobytes() == made(X).tobytes()
+
+
+def test_load_results_of_another_program_are_left_aside(tmp_path) -> None:
+    made = frame.compile(_network(), [frame.spec(("batch", 4))])
+    want = made(X).tobytes()
+    made.save(tmp_path / "m.frame")
+
+    def other(header: dict) -> None:
+        for row in header["entries"]:
+            for item in row["objects"]:
+                assert item["derived"] and len(item["derived_key"]) == 64
+                item["derived_key"] = "0" * 64
+
+    _edit_header(tmp_path / "m.frame", other)
+    loaded = frame.load(tmp_path / "m.frame")
+    assert loaded.entry("infer")._derived is None
+    assert loaded(X).tobytes() == want
 
 
 def test_module_paths_come_along(tmp_path) -> None:

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,26 @@ def test_symbolic_batch_compiles_once(monkeypatch) -> None:
     assert len(counted) == 1
     with pytest.raises(InvalidArgumentError, match="batch = 0"):
         model(images(0))
+
+
+@needs_openvino
+def test_known_43_a_target_without_symbols_gets_one_model_for_each_size(monkeypatch, caplog):
+    """What an NPU needs, on OpenVINO's CPU device: the runtime binds a batch before it compiles."""
+    owner = backend("intel_npu")
+    static = replace(owner.target("openvino-cpu"), symbols=False)
+    compiled, seen = type(owner).compile, []
+    monkeypatch.setattr(
+        type(owner), "compile", lambda *a: seen.append(a[1].graph) or compiled(*a), raising=True
+    )
+    host = frame.compile(mlp(), [frame.spec(IMAGE)])
+    with caplog.at_level(logging.WARNING, "frame.fallback"):
+        model = frame.compile(mlp(), [frame.spec(IMAGE)], backend="intel_npu", target=static)
+        for count in (1, 3, 1, 3, 3):
+            expected, got = host(images(count)), model(images(count))
+            scale = np.abs(expected).max()
+            compare(got, expected.astype(np.float64), float32, scale, table=GRADIENTS)
+    assert len(seen) == 2 and all(graph.symbols == () for graph in seen)
+    assert not caplog.records and not model.host_steps, "nothing was left to another backend"
 
 
 @needs_openvino
@@ -316,8 +337,6 @@ def test_targets_and_options() -> None:
     assert not owner.capabilities(cpu).anchors and not owner.capabilities(cpu).donation
     with pytest.raises(NotFoundError, match="openvino-npu, openvino-cpu"):
         owner.target("openvino-gpu")
-    refused = owner.refused(symbolic_graph(), npu)
-    assert any("needs known sizes" in reason for reason in refused.values())
 
 
 @needs_openvino
