@@ -18,7 +18,6 @@ from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
 
 MAX_NUMEL = 2**62
-MAX_RANK = 64  # numpy's: no array of more can be made
 """No tensor has more elements; a product of sizes above it is an error, never a wrap-around."""
 
 MAX_RANK = 64
@@ -407,19 +406,13 @@ def numel(shape: Sequence[Size]) -> Size:
     """Return the number of elements.
 
     Raises:
-        InvalidArgumentError: the number is above 2**62 (only checked where sizes are ints), or
-            there are more than 64 dimensions.
+        InvalidArgumentError: the number is above 2**62 (only checked where sizes are ints).
     """
     return _numel(tuple(shape))
 
 
 @functools.lru_cache(maxsize=4096)
 def _numel(shape: Shape) -> Size:
-    if len(shape) > MAX_RANK:
-        raise InvalidArgumentError(
-            f"expected a shape of at most {MAX_RANK} dimensions, as arrays have, received "
-            f"{len(shape)}; reshape to fewer"
-        )
     constant = math.prod(size for size in shape if isinstance(size, int))
     # A zero size makes the tensor empty, yet the others must still be representable.
     largest = math.prod(size for size in shape if isinstance(size, int) and size != 0)

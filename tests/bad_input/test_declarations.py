@@ -32,7 +32,6 @@ SPECS: dict[str, tuple[Any, str]] = {
     "one beyond": (((2**63,),), "expected a size .* received 9223372036854775808"),
     "rank": (((1,) * 65,), "at most 64 dimensions, as numpy has, received a shape of 65"),
     "product": (((2**40, 2**40),), "more than 2\\*\\*62 elements"),
-    "rank": (((1,) * 65,), "at most 64 dimensions, as arrays have, received 65"),
     "text": (("abc",), "expected a sequence of sizes .* received 'abc'"),
     "number": ((3,), "expected a sequence of sizes .* received 3"),
     "symbol": ((("a b",),), "expected a size such as .* received 'a b'"),
@@ -171,7 +170,7 @@ COMPILES: dict[str, tuple[type[FrameError], Callable[[], Any], str]] = {
     "rank of a result": (
         InvalidArgumentError,
         lambda: frame.compile(lambda x: ops.reshape(x, (1,) * 62 + (3, 1, 1)), ONE),
-        "at most 64 dimensions, as arrays have, received 65",
+        "at most 64 dimensions, as numpy has, received a shape of 65",
     ),
     "width of a layer": (
         InvalidArgumentError,
