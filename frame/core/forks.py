@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 _Lock = TypeVar("_Lock")
 _locks: WeakSet[Any] = WeakSet()
-_RECURSIVE: type = type(threading.RLock())
+_RECURSIVE: Any = type(threading.RLock())
 
 
 def lock() -> threading.Lock:
