@@ -181,6 +181,10 @@ def _symbolic(cases: Cases, target: TargetDescription) -> None:
     weights = cases.input((20, 35))
     (packed,) = create_node("relayout", (weights,), _packing(target))
     cases.outputs(ops.matmul(x, packed))
+    (packed,) = create_node("relayout", (cases.input((16, 35)),), _packing(target))
+    for m in (1, 18):  # panels that are packed, and kept
+        y = ops.matmul(cases.input((m, 16)), packed)
+        cases.outputs(ops.relu(y) + cases.input((m, 35)))
 
 
 def _packing(target: TargetDescription) -> dict[str, tuple[int, ...]]:

@@ -143,13 +143,16 @@ def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
 
 
 def _keeps_panels(plan: GemmPlan, target: TargetDescription) -> bool:
-    """Whether chunks pack some deep panels and keep them while all their rows pass by.
+    """Whether chunks keep some deep panels, packed by themselves, while all their rows pass by.
 
     Then no kernel packs before, and no thread reads what another one has packed. Rows of the left
-    operand come from the third-level cache: two panels at least must share each of them.
+    operand come from the third-level cache: two panels at least must share each of them. Panels
+    of a packed layout are kept where rows are few.
     """
     made = plan.product
     packs = plan.source in (Source.CHUNK, Source.SHARED)
+    if plan.source is Source.LAYOUT and isinstance(made.rows, int):
+        packs = made.rows <= _ENOUGH_ROWS
     deep = _fits_one_pass(made, target, plan.columns * made.dtype.itemsize)
     return packs and deep and _kept_panels(plan, target) >= 2
 
@@ -178,7 +181,7 @@ def _with_kept_panels(
         tiles=1 if grain else -(-tile_count // blocks),
         panels=1 if grain else -(-panel_count // across),
         copy_left=_copies_left(made, panel_count, 2),
-        source=Source.CHUNK,
+        source=plan.source if plan.source is Source.LAYOUT else Source.CHUNK,
         keeps_panels=True,
     )
 
@@ -236,7 +239,7 @@ def _chunk_shape(made: Product, tiles: int, panels: int, blocks: int) -> tuple[i
     batch = max(1, static(product(made.batch), 8))
     chunks = _wanted_chunks(made, batch)
     across = max(1, min(panels, -(-chunks // (blocks * batch))))
-    if across == panels:
+    if across == panels and 2 * panels * batch < chunks:  # half as many will do: rows stay whole
         blocks = max(blocks, min(tiles, -(-chunks // (panels * batch))))
     return -(-tiles // blocks), -(-panels // across)
 
@@ -268,7 +271,7 @@ def _reads_in_place(made: Product, target: TargetDescription) -> bool:
     if right.view is None or right.value.dtype != made.dtype or not _runs_along(right, True):
         return False
     size = static(made.columns, _SYMBOLIC) * static(made.depth, _DEPTH) * made.dtype.itemsize
-    return size <= target.l1 or static(made.rows, _SYMBOLIC) <= _FEW_ROWS
+    return size <= max(target.l1, target.l2 // 8) or static(made.rows, _SYMBOLIC) <= _FEW_ROWS
 
 
 def _runs_along(matrix: Matrix, column: bool) -> bool:

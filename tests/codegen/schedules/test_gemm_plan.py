@@ -76,6 +76,18 @@ def test_a_chunk_packs_what_it_keeps_in_the_second_level_cache(size: int) -> Non
     assert plan.panels >= 2 and plan.tiles * plan.rows >= 256
 
 
+def test_few_rows_meet_kept_panels_of_packed_weights() -> None:
+    few, many = packed_plan_of(128, 784, 1024), packed_plan_of(1024, 784, 1024)
+    assert few.keeps_panels and few.is_single_pass and not few.copy_left
+    assert not many.keeps_panels
+
+
+def test_a_small_right_operand_is_read_in_place() -> None:
+    plan = plan_of(128, 128, 128)
+    assert plan.source is Source.PLACE and not plan.workspaces()
+    assert plan.tiles * plan.rows >= 128  # enough panels: rows are not cut
+
+
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 def test_a_product_of_several_blocks_is_right(dtype: DType) -> None:
     generator = np.random.default_rng(5)
