@@ -56,8 +56,8 @@ def _sign(ctx: RuleContext, x: Expr) -> Expr:
     one, zero = b.like(1, x), b.like(0, x)
     if not x.type.dtype.is_signed:
         return b.select(b.gt(x, zero), one, zero)
-    signed = b.select(b.gt(x, zero), one, b.select(b.lt(x, zero), b.like(-1, x), x))
-    return signed
+    neither = b.add(x, zero) if _floats(x.type.dtype) else zero  # 0.0 for -0.0, and NaN stays
+    return b.select(b.gt(x, zero), one, b.select(b.lt(x, zero), b.like(-1, x), neither))
 
 
 def _absolute(ctx: RuleContext, x: Expr) -> Expr:
@@ -177,7 +177,7 @@ def _clamp(ctx: RuleContext, x: Expr, low: Expr, high: Expr) -> Expr:
 
 
 def _relu(ctx: RuleContext, x: Expr) -> Expr:
-    return b.select(b.lt(x, 0), b.like(0, x), x)
+    return b.select(b.le(x, 0), b.like(0, x), x)  # 0.0 for -0.0 too
 
 
 def _select(ctx: RuleContext, condition: Expr, x: Expr, y: Expr) -> Expr:

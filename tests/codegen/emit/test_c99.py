@@ -7,18 +7,25 @@ import subprocess
 import numpy as np
 import pytest
 
+from frame import ops, spec, trace
+from frame.backends.cpu.backend import CpuBackend
 from frame.codegen.emit import c99
 from frame.codegen.loops import builder as b
 from frame.codegen.loops import ir
+from frame.compiler.pipeline import simplify_graph
 from frame.core import dtypes as dt
 from frame.core.errors import InvalidArgumentError
+from frame.core.tolerances import GRADIENTS, compare
+from frame.ops.interpreter import interpret
 from tests.codegen import kernels, operators
 from tests.codegen.native import Native
+from tests.support.compile import make_piece
 
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler `cc` on PATH")
 FLAGS = ["-std=c99", "-O1", "-Wall", "-Werror", "-Wno-unused", "-shared", "-fPIC"]
 WORD = ctypes.c_int64
+HOST = CpuBackend()
 
 
 class Compiled:
@@ -123,6 +130,38 @@ def test_gemm(dtype, tmp_path):
     result = both(module, tmp_path, [left, right, start])
     exact = np.einsum("ikr,jkc->irjc", left, right).reshape(m, n) + start
     np.testing.assert_allclose(result, exact, rtol=1e-4, atol=64 * np.finfo(start.dtype).eps)
+
+
+def _mlp(x, w, v):
+    return ops.softmax(ops.gelu(x @ w + v[0]) @ ops.transpose(w, (1, 0)))
+
+
+SCHEDULED = {
+    "elementwise": lambda x, w, v: ops.relu(x[:, :1] * v[0] - ops.tanh(v[1])) + ops.exp(-v[2]),
+    "reduction": lambda x, w, v: (ops.layer_norm(x, x[0], x[1]), ops.max(w, (0,)), ops.sum(v)),
+    "gemm": lambda x, w, v: ops.relu(x @ w + v[0]) * 0.5,
+    "mlp": _mlp,
+}
+
+
+@needs_compiler
+@FLOATS
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_what_the_schedules_make(name, dtype, tmp_path):
+    """The loop IR of whole pieces, with packing, tiles, tails, workspaces and arena: the bits of
+    LLVM, and the numbers of the reference."""
+    shapes = ((37, 43), (43, 70), (3, 70))
+    graph = trace(SCHEDULED[name], *(spec(shape, dtype.name) for shape in shapes))
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(shape).astype(dtype.numpy) for shape in shapes]
+    piece = make_piece(simplify_graph(graph, HOST.target(), HOST.capabilities(HOST.target())))
+    wanted = piece.executable().run(arrays)
+    found = [np.zeros_like(array) for array in wanted]
+    library = Compiled(piece.lowered.module, tmp_path)
+    assert library.entry([*arrays, *found], arena=piece.piece.plan.arena_size)[0] == 0
+    for one, other, exact in zip(found, wanted, interpret(graph, arrays), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+        compare(one, exact, dtype, np.max(np.abs(exact)), name, table=GRADIENTS)
 
 
 def check_rows(rows, lanes, folder):
