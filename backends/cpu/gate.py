@@ -12,7 +12,6 @@ import ctypes
 import functools
 import importlib
 import itertools
-import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -24,8 +23,9 @@ from frame.backends.cpu.frames import FFI, Binding, Frame, address_of
 from frame.backends.cpu.gate_ir import API, ARRAY, BUSY, ELEMENT, LIST, ROW, STATE, TOKEN
 from frame.backends.cpu.pool import Pool, get_pool
 from frame.core.dataclass import dataclass
+from frame.core.logs import Logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 _FASTCALL = 0x80  # METH_FASTCALL
 _NEW_FROM_DESCR, _ARRAY_TYPE, _VERSION = 94, 2, 0  # positions in numpy's table of functions
 _NUMPY_ABI = 2
