@@ -18,6 +18,7 @@ from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32, int64
 from frame.core.shapes import Dim, Size, numel, shape_symbols
 from frame.ir.graph import ROW_MAJOR, Node, Value
+from frame.ops.holes import BACKENDS
 
 if TYPE_CHECKING:
     from frame.backends.intel_npu.model import Lowering
@@ -521,28 +522,12 @@ ROWS: Mapping[str, Row] = MappingProxyType(
 )
 """op -> row. A composite that has no row is decomposed by the compiler; other ops are refused."""
 
-REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("scan", "cond", "while"),
-            "OpenVINO's TensorIterator gives wrong results for bodies that reshape their slices",
-        ),
-        **dict.fromkeys(
-            ("floor_div", "mod"), "OpenVINO's floor_mod differs for infinities and integers"
-        ),
-        **dict.fromkeys(
-            ("uniform", "normal"), "OpenVINO's random numbers are not frame's Philox counters"
-        ),
-    }
-)
-"""op -> why it has no row, where there is more to say than that there is none."""
-
 
 def refusal(node: Node) -> str | None:
     """Return why a node can't run on OpenVINO, or None."""
     row = ROWS.get(node.op)
     if row is None:
-        return REASONS.get(node.op, "the opset has no op of the same meaning")
+        return BACKENDS["intel_npu"].get(node.op, "the opset table has no row for it")
     return row.refusal(node)
 
 

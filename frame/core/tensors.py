@@ -36,6 +36,26 @@ class Storage(Protocol):
         """The size of the memory in bytes."""
 
 
+@runtime_checkable
+class DeviceExport(Protocol):
+    """What a storage of another device adds where its memory can be shared through DLPack.
+
+    The shape and dtype are those of the tensor that the storage was made for. Both methods are
+    those of the Python array API; `Tensor` hands its own calls on to them.
+    """
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostStorage:
     """A numpy array in process memory; its strides and its write flag are those of the array."""
@@ -184,11 +204,15 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        array, to_host = self._host_array(), tuple(dl_device or ()) == dlpack.HOST_DEVICE
+        if array is None and not to_host and isinstance(self.storage, DeviceExport):
+            return self.storage.__dlpack__(
+                stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+            )
         if stream is not None:
             raise BufferError(f"host memory has no streams: expected None, received {stream!r}")
-        if dl_device is not None and tuple(dl_device) != dlpack.HOST_DEVICE:
+        if dl_device is not None and not to_host:
             raise BufferError(f"can't export to DLPack device {dl_device}; call .to() first")
-        array = self._host_array()
         if array is None:
             if dl_device is None or copy is False:
                 raise BufferError(f"can't export memory of {self.device}; call .to('cpu') first")
@@ -196,6 +220,8 @@ class Tensor:
         return dlpack.export_array(array, self.dtype, max_version, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        if isinstance(self.storage, DeviceExport):
+            return self.storage.__dlpack_device__()
         if self._host_array() is None:
             raise BufferError(f"{self.device} has no DLPack device number; call .to('cpu') first")
         return dlpack.HOST_DEVICE

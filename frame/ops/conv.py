@@ -346,7 +346,7 @@ def _conv_samples() -> Iterable[Sample]:
     for name, (x, w, attributes) in _CONV_CASES.items():
         yield Sample(name, (smooth(x), smooth(w, low=-1.2, high=1.0)), attributes)
     image = smooth((1, 1, 4, 4))
-    image[0, 0, 0, 0], image[0, 0, 3, 3] = np.nan, np.inf
+    image[0, 0, 0, 0], image[0, 0, 3, 3], image[0, 0, 0, 3] = np.nan, np.inf, -np.inf
     yield Sample("not_finite", (image, np.ones((1, 1, 2, 2))), gradient=False)
 
 
@@ -548,6 +548,10 @@ def _max_pool_grad_samples() -> Iterable[Sample]:
         if row.is_signed:
             operands = (smooth((1, 1, 1, 3)), one.astype(row.numpy))
             yield Sample(f"ties_{row}", operands, {"input_shape": (1, 1, 2, 3)}, fixed=(1,))
+    special = np.array([[[[np.nan, np.inf, -np.inf]]]])
+    operands = (special, np.array([[[[0, 2, 5]]]]))
+    values = {"input_shape": (1, 1, 2, 3)}
+    yield Sample("not_finite", operands, values, fixed=(1,), gradient=False)
     empty = (np.zeros((0, 2, 1, 1)), np.zeros((0, 2, 1, 1), np.int64))
     yield Sample("empty_batch", empty, {"input_shape": (0, 2, 3, 3)}, fixed=(1,))
 

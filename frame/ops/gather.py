@@ -156,6 +156,8 @@ def _scatter_samples() -> Iterable[Sample]:
     )
     for seed, (name, shape, indices, values) in enumerate(forms):
         yield Sample(name, (smooth(shape, seed=seed), np.asarray(indices)), values)
+    edges = (samples.FLOAT_EDGES.reshape(5, 3), np.array([0, 3, 3, 1, 0]))
+    yield Sample("not_finite", edges, {"shape": (4, 3)}, gradient=False)
     for dtype in samples.INTEGER_DTYPES:
         operands = (samples.integers((4, 3), 0, 100, dtype), np.array([1, 0, 1, 1], np.int32))
         yield Sample(f"{dtype}", operands, {"shape": (2, 3)}, gradient=False)

@@ -62,7 +62,11 @@ def _mse_loss_samples() -> Iterable[Sample]:
         yield Sample(name, (smooth(shape), smooth(shape, low=-1.0, high=2.0)))
     yield Sample("equal", (np.ones((3,)), np.ones((3,))))
     yield Sample("empty", (np.zeros((0, 2)), np.zeros((0, 2))), gradient=False)
-    yield Sample("not_finite", (np.array([np.nan, 1.0]), np.array([1.0, np.inf])), gradient=False)
+    yield Sample(
+        "not_finite",
+        (np.array([np.nan, 1.0, -np.inf]), np.array([1.0, np.inf, 2.0])),
+        gradient=False,
+    )
 
 
 register(

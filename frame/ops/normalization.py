@@ -135,7 +135,7 @@ def _layer_norm_samples() -> Iterable[Sample]:
     yield Sample("constant_row", (np.full((2, 5), 3.0), smooth((5,)), smooth((5,))), gradient=False)
     yield Sample("empty_batch", (np.zeros((0, 4)), smooth((4,)), smooth((4,))))
     rows = smooth((3, 4))
-    rows[0, 1], rows[1, 2] = np.nan, np.inf
+    rows[0, 1], rows[1, 2], rows[2, 0] = np.nan, np.inf, -np.inf
     yield Sample("not_finite", (rows, smooth((4,)), smooth((4,))), gradient=False)
 
 
@@ -318,7 +318,7 @@ def _batch_norm_samples(vectors: int, empty: bool) -> Iterable[Sample]:
         yield Sample("empty_batch", (np.zeros((0, 3, 2, 2)), *_channel_vectors(vectors, 3)))
     yield Sample("no_channel", (np.zeros((3, 0, 2)), *_channel_vectors(vectors, 0)))
     values = smooth((4, 3))
-    values[0, 1] = np.nan
+    values[0, 1], values[1, 0], values[1, 2] = np.nan, np.inf, -np.inf
     yield Sample("not_finite", (values, *_channel_vectors(vectors, 3)), gradient=False)
 
 

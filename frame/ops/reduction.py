@@ -134,6 +134,7 @@ def _cases(
             flags = np.array([[True, False, True], [True, True, True], [False, False, False]])
             yield Sample("bool", (flags,), {"axes": (1,)}, gradient=False)
             yield Sample("bool_keepdims", (flags,), {"keepdims": True}, gradient=False)
+            yield Sample("bool_negative", (flags,), {"axes": (-1,)}, gradient=False)
             yield Sample("bool_rank0", (np.array(True),), gradient=False)
             yield Sample("bool_empty", (np.zeros((2, 0), bool),), {"axes": (1,)}, gradient=False)
             zeros = np.array([[0.5, 0.0, 2.0], [0.0, 1.5, 0.0], [1.0, 2.0, 3.0]])

@@ -122,6 +122,7 @@ def unary_bools() -> Iterator[Sample]:
     yield Sample("bool", (BOOLS,), gradient=False)
     yield Sample("bool_rank0", (np.array(True),), gradient=False)
     yield Sample("bool_empty", (np.zeros((2, 0), np.bool_),), gradient=False)
+    yield Sample("bool_odd", (_flags((3, 5)),), gradient=False)
 
 
 def binary_bools() -> Iterator[Sample]:
@@ -129,14 +130,21 @@ def binary_bools() -> Iterator[Sample]:
     yield Sample("bool", (BOOLS[:, None], BOOLS[None, :]), gradient=False)
     yield Sample("bool_rank0", (np.array(True), np.array(False)), gradient=False)
     yield Sample("bool_empty", (np.zeros((0,), np.bool_), np.array(True)), gradient=False)
+    yield Sample("bool_odd", (_flags((3, 5)), _flags((5,))), gradient=False)
+
+
+def _flags(shape: Sequence[int]) -> np.ndarray:
+    return integers(shape, 0, 2, INTEGER_DTYPES[0]).astype(np.bool_)
 
 
 def one_of_each_dtype(
     shape: Sequence[int], attributes: Mapping[str, Attribute], name: str = "dtype"
 ) -> Iterator[Sample]:
-    """Yield a sample for each integer dtype and bool, for ops that move elements of any kind."""
+    """Yield a sample for each integer dtype, bool, and floats that are not finite, for ops that
+    move elements of any kind."""
+    special = np.resize(FLOAT_EDGES, tuple(shape))
+    yield Sample(f"{name}_not_finite", (special,), attributes, gradient=False)
     for dtype in INTEGER_DTYPES:
         operand = integers(shape, 0, 100, dtype)
         yield Sample(f"{name}_{dtype}", (operand,), attributes, gradient=False)
-    flags = integers(shape, 0, 2, INTEGER_DTYPES[0]).astype(np.bool_)
-    yield Sample(f"{name}_bool", (flags,), attributes, gradient=False)
+    yield Sample(f"{name}_bool", (_flags(shape),), attributes, gradient=False)

@@ -225,6 +225,29 @@ def test_transfer_to_other_devices() -> None:
         tensors.set_transfer(before)
 
 
+class ShareableStorage(FakeStorage):
+    """Device memory whose backend knows how to share it."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return "capsule", options
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (12, 1)  # kDLExtDev
+
+
+def test_dlpack_of_device_memory_is_up_to_its_storage() -> None:
+    tensor = Tensor(ShareableStorage(), (2, 3), float32)
+    assert tensor.__dlpack_device__() == (12, 1)
+    capsule, options = tensor.__dlpack__(stream=7, max_version=(1, 0), copy=False)
+    assert capsule == "capsule"
+    assert options == {"stream": 7, "max_version": (1, 0), "dl_device": None, "copy": False}
+    with pytest.raises(BufferError, match=r"received device \(12, 1\)"):
+        from_dlpack(tensor)
+    with pytest.raises(BufferError, match=r"call \.to\('cpu'\)"):
+        tensor.__dlpack__(dl_device=(1, 0), copy=False)
+    assert from_numpy(np.zeros(2)).__dlpack_device__() == (1, 0)
+
+
 def test_a_far_tensor_is_never_copied_silently() -> None:
     for touch in (np.asarray, lambda t: np.array(t, copy=False)):
         with pytest.raises(InvalidArgumentError, match=r"fake:1 .*call \.numpy"):

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from frame import ops
+from frame.backends.cpu.backend import CpuBackend
+from frame.backends.intel_npu.opset_table import ROWS
 from frame.core.devices import Device
 from frame.core.dtypes import DTYPES, bfloat16, dtype, float16, float32, float64
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim, bind_shape
 from frame.ir.graph import TensorType
+from frame.ops import holes
 from frame.ops.interpreter import interpret
 from frame.ops.record import NoGradient, OpDef, Trait
 from tests.ops import support
@@ -62,6 +65,29 @@ def test_gradient_or_reason(name):
         assert callable(gradient)
 
 
+def test_missing_gradients_stand_in_the_file_of_holes():
+    """Where an op acts as a constant its gradient is zero, which is no hole."""
+    gradients = {name: record.gradient for name, record in RECORDS.items()}
+    missing = {n for n, g in gradients.items() if isinstance(g, NoGradient) and not g.zero}
+    assert missing == set(holes.GRADIENTS)
+    assert all(len(reason) > 15 for reason in holes.GRADIENTS.values())
+
+
+def _cpu_ops():
+    backend = CpuBackend()
+    # Lowering runs these itself: loops and branches of the entry, and a group's schedule.
+    control = {n for n, r in RECORDS.items() if Trait.CONTROL_FLOW in r.traits}
+    return backend.capabilities(backend.target()).native | control | {"group"}
+
+
+@pytest.mark.parametrize(("backend", "ops_of"), [("cpu", _cpu_ops), ("intel_npu", lambda: ROWS)])
+def test_ops_that_a_backend_lacks_stand_in_the_file_of_holes(backend, ops_of):
+    """Each op has a lowering, or a decomposition, or a row with its reason; the sweeps run them."""
+    whole = {name for name, record in RECORDS.items() if record.decomposition is not None}
+    assert set(RECORDS) - whole - set(ops_of()) == set(holes.BACKENDS[backend])
+    assert all(len(reason) > 15 for reason in holes.BACKENDS[backend].values())
+
+
 @_every_op(lambda record: support.differentiable(record) and _takes_floats(record))
 def test_a_differentiable_op_has_smooth_samples(name):
     record = RECORDS[name]
@@ -110,6 +136,41 @@ def test_samples_cover_rank_0_and_empty(name):
     assert any(0 in shape for shape in shapes), "no empty operand"
     if name not in NEEDS_AN_AXIS:
         assert () in shapes, "no operand of rank 0"
+
+
+def _axes_of(record, sample):
+    """The axes that a sample gives, before they are normalised."""
+    for spec in record.attributes:
+        if spec.name in ("axis", "axes") and sample.attributes.get(spec.name) is not None:
+            yield from np.atleast_1d(sample.attributes[spec.name])
+
+
+@_every_op(lambda record: any(spec.name in ("axis", "axes") for spec in record.attributes))
+def test_samples_cover_negative_axes(name):
+    record = RECORDS[name]
+    assert any(axis < 0 for sample in record.samples() for axis in _axes_of(record, sample))
+
+
+@_every_op(lambda record: _plain(record) and Trait.RANDOM not in record.traits)
+def test_samples_cover_odd_sizes_and_empty_operands(name):
+    shapes = [a.shape for s in RECORDS[name].samples() for a in support.operands_of(s)]
+    assert any(size % 2 and size > 1 for shape in shapes for size in shape), "no odd size"
+    assert any(0 in shape for shape in shapes), "no empty operand"
+
+
+@_every_op(lambda record: _plain(record) and _takes_floats(record))
+def test_samples_cover_values_that_are_not_finite(name):
+    arrays = [a for s in RECORDS[name].samples() for a in support.operands_of(s)]
+    values = np.concatenate([a.ravel() for a in arrays if support.is_float(a)])
+    assert np.isnan(values).any() and np.isposinf(values).any() and np.isneginf(values).any()
+
+
+@_every_op(lambda record: Trait.ELEMENTWISE in record.traits and len(record.operands) > 1)
+def test_samples_cover_broadcasting(name):
+    ranks = [{a.ndim for a in support.operands_of(s)} for s in RECORDS[name].samples()]
+    shapes = [{a.shape for a in support.operands_of(s)} for s in RECORDS[name].samples()]
+    assert any(len(found) > 1 for found in ranks), "no operands of different ranks"
+    assert any(1 in shape for found in shapes if len(found) > 1 for shape in found), "no size of 1"
 
 
 @EVERY_OP

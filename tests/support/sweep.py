@@ -34,6 +34,7 @@ from frame.runtime.loading import Declared, load
 from frame.runtime.program import Program
 from tests.ops.support import is_float, operands_of, types_of
 from tests.support.boundaries import data_of, graphs
+from tests.support.uses import USES
 
 FLOATS: tuple[DType, ...] = (float32, float64, float16, bfloat16)
 
@@ -246,11 +247,17 @@ def _boundary_graphs(record: OpDef, floats: DType) -> Iterator[Graph]:
 def _graph_part(graph: Graph) -> Part:
     data = data_of(graph)
     names = [f"{graph.name} {k}" for k in range(len(graph.outputs))]
-    return Part(graph, data.inputs, names, _magnitude_of_terms)
+    return Part(graph, data.inputs, names, lambda graph, inputs: data.scales)
 
 
 def boundary_entries(record: OpDef, floats: DType) -> Iterator[Entry]:
     """Yield uses of an op that shares its schedule with others, at the edges of that schedule."""
+    if record.name in USES:
+        anchor, uses = USES[record.name]
+        for shape in schedules("cpu")[anchor].boundary_shapes(host_target(), floats):
+            for arrays, attributes in uses(shape, floats):
+                yield Entry(f"{shape} {attributes}", arrays, attributes)
+        return
     anchor = next((SHARED[trait] for trait in SHARED if trait in record.traits), None)
     samples = samples_by_dtype(record).get(floats)
     if anchor is None or not samples:

@@ -18,11 +18,12 @@ from tests.support.sweep import (
     sample_part,
     samples_by_dtype,
 )
+from tests.support.uses import USES
 
 CASES = [(record, floats) for record in records() for floats in samples_by_dtype(record)]
 BOUNDED = [
     pair for pair in CASES
-    if pair[0].name in {*ANCHORS, *JOINED} or set(SHARED) & set(pair[0].traits)
+    if pair[0].name in {*ANCHORS, *JOINED, *USES} or set(SHARED) & set(pair[0].traits)
 ]  # fmt: skip
 
 
@@ -45,6 +46,18 @@ def test_boundaries(record: OpDef, floats: DType) -> None:
     parts = boundary_parts(record, floats)
     if parts:  # some schedules publish none in some dtypes
         check_case(join(f"{record.name}_{floats}", parts), record.name)
+
+
+# Ops that write no loop of their own: they are constants, copies of what others compute, or run in
+# the entry around the groups of their bodies.
+NO_LOOP = {
+    "constant", "iota", "size", "squeeze", "unsqueeze", "flatten", "tile", "split", "group",
+    "stop_gradient", "scan", "cond", "while", "custom_vjp_call",
+}  # fmt: skip
+
+
+def test_every_op_is_used_at_the_boundaries_of_its_schedule() -> None:
+    assert {record.name for record in records()} - {pair[0].name for pair in BOUNDED} == NO_LOOP
 
 
 def test_every_boundary_graph_is_joined_to_an_op() -> None:

@@ -1,9 +1,10 @@
 """Graphs whose groups have sizes at every edge of the schedules: vectors, tiles, blocks, grains.
 
 Each graph holds many independent groups, so that all of them cost one compilation. An input that
-holds indices is named `below<limit>_...`: its elements must be from 0 to limit - 1. All results are
+holds indices is named `below<limit>_...`: its elements must be from 0 to limit - 1. Results are
 sums of products of inputs, or picked from them, so that the same graph over absolute values gives
-the magnitude that rounding errors are relative to.
+the magnitude that rounding errors are relative to; in graphs named `mixed_...` they are not, and
+errors are relative to the largest element of a result.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from typing import Any
 
 from frame import ops
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
-from frame.core.dtypes import DType, bfloat16, float16, float32, float64, int8, int32, int64
+from frame.core.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    int64,
+    uint64,
+)
 from frame.core.shapes import Dim, Shape
 from frame.core.targets import TargetDescription
 from frame.ir.builder import GraphBuilder
@@ -22,6 +34,7 @@ from frame.ir.graph import Graph, TensorType, Value
 from frame.ops.registry import create_node
 
 HALVES = (float16, bfloat16)
+_LONG_COLUMN = 260  # longer than columns of a left operand that are read in place
 
 
 @dataclass(slots=True)
@@ -72,9 +85,12 @@ def contraction(target: TargetDescription) -> Iterator[Graph]:
     yield graph("product_batches", float32, _batches)
     yield graph("product_vectors", float32, lambda cases: _vectors(cases, target))
     yield graph("product_epilogues", float32, _epilogues)
+    yield graph("product_views", float32, lambda cases: _views(cases, target))
+    yield graph("product_panels", float32, lambda cases: _many_panels(cases, target))
     for dtype in (*HALVES, int8, int32, int64):
         yield graph(f"product_{dtype}", dtype, lambda cases: _narrow(cases, target))
     yield graph("product_symbolic", float32, lambda cases: _symbolic(cases, target))
+    yield graph("product_symbolic_deep", float32, lambda cases: _symbolic_depths(cases, target))
 
 
 def _product(cases: Cases, m: int | Dim, k: int | Dim, n: int) -> None:
@@ -119,6 +135,7 @@ def _block_edges(cases: Cases, target: TargetDescription) -> None:
     x, w = cases.input((18, depth + 1)), cases.input((depth + 1, wide))
     cases.outputs(ops.relu(ops.matmul(x, w)))
     _product(cases, 18, depth + 1, -(-wide // width) * width)
+    _product(cases, 18, 2 * depth, wide)
 
 
 def _transposes(cases: Cases, target: TargetDescription) -> None:
@@ -140,6 +157,8 @@ def _batches(cases: Cases) -> None:
         ((3, 1, 40), (3, 40, 9)),
         ((4, 21, 40), (40,)),
         ((40,), (2, 40, 9)),
+        ((20, 7), (1, 7, 33)),
+        ((1, 1, 40), (40, 9)),
     ):
         cases.outputs(ops.matmul(cases.input(left), cases.input(right)))
 
@@ -166,11 +185,35 @@ def _epilogues(cases: Cases) -> None:
     cases.outputs(ops.matmul(ops.expand(cases.input((1, 9)), (5, 9)), cases.input((9, 17))))
 
 
+def _many_panels(cases: Cases, target: TargetDescription) -> None:
+    """Rows that so many panels read that they are copied, of full vectors and no rest."""
+    width = _packing(target)["blocks"][1]
+    _product(cases, 132, 128, 16 * width + 3)
+
+
+def _views(cases: Cases, target: TargetDescription) -> None:
+    """Operands that are views of captures, or computed on the way, with and without a batch."""
+    lanes = target.lanes(float32)
+    x, y = cases.input((2, 7, 3, 2 * lanes)), cases.input((2, 9, 3, 2 * lanes))
+    heads = [ops.transpose(value, (0, 2, 1, 3)) for value in (x, y)]
+    cases.outputs(ops.matmul(*heads, transpose_b=True))
+    cases.outputs(ops.matmul(heads[0], ops.transpose(y, (0, 2, 3, 1))))
+    a, b = cases.input((5, 18)), cases.input((3, 18, 33))
+    cases.outputs(ops.matmul(ops.reshape(a, (1, 5, 18)), b))
+    cases.outputs(ops.matmul(ops.relu(a), ops.reshape(b, (3, 18, 33))))
+    one, many = cases.input((18, 33)), cases.input((3, 5, 18))
+    cases.outputs(ops.matmul(ops.relu(many), one), ops.matmul(ops.transpose(many, (1, 0, 2)), one))
+    cases.outputs(ops.matmul(ops.expand(cases.input((1, 1, 18)), (3, 20, 18)), one))
+    cases.outputs(ops.matmul(ops.relu(cases.input((3, 1, 5, 18))), ops.relu(b)))
+    cases.outputs(ops.matmul(cases.input((20, 1)), cases.input((1, 33))))
+
+
 def _narrow(cases: Cases, target: TargetDescription) -> None:
     for m, k, n in ((3, 5, 33), (20, 18, 40), (1, 18, 20)):
         _product(cases, m, k, n)
         flipped = ops.matmul(cases.input((k, m)), cases.input((n, k)), True, True)
         cases.outputs(flipped)
+    cases.outputs(ops.matmul(cases.input((2, 3, 5)), cases.input((2, 5, 9))))
 
 
 def _symbolic(cases: Cases, target: TargetDescription) -> None:
@@ -185,6 +228,14 @@ def _symbolic(cases: Cases, target: TargetDescription) -> None:
     for m in (1, 18):  # panels that are packed, and kept
         y = ops.matmul(cases.input((m, 16)), packed)
         cases.outputs(ops.relu(y) + cases.input((m, 35)))
+
+
+def _symbolic_depths(cases: Cases, target: TargetDescription) -> None:
+    rows, depth = Dim.symbol("batch"), _pass_depth(target) + 1
+    wide = max(target.l1 // (4 * depth), 2 * _packing(target)["blocks"][1]) + 3
+    _product(cases, rows, depth, wide)
+    columns = cases.input((_LONG_COLUMN, rows)), cases.input((_LONG_COLUMN, 35))
+    cases.outputs(ops.matmul(*columns, transpose_a=True))
 
 
 def _packing(target: TargetDescription) -> dict[str, tuple[int, ...]]:
@@ -224,6 +275,8 @@ def _pixels(cases: Cases, target: TargetDescription) -> None:
     _convolve(cases, (2, 10, 9, 11), (6, 5, 3, 2), strides=(2, 3), groups=2, padding=(1, 0, 2, 1))
     _convolve(cases, (1, 5, 5, 6), (3, 5, 3, 3), input_dilation=(2, 3), padding=(2, 2, 1, 2))
     _convolve(cases, (1, 5, 9, 9), (3, 5, 3, 3), dilation=(2, 2), padding=(-1, 1, 2, -2))
+    for outputs in (4 * rows, 4 * rows + 1):  # so many that pixels are copied for all their tiles
+        _convolve(cases, (2, 5, 5, lanes + 1), (outputs, 5, 1, 3), padding=(0, 0, 1, 1))
     y = ops.conv2d(cases.input((2, 5, 5, 7)), cases.input((7, 5, 3, 3)), **same)
     z = y + cases.input((7, 1, 1))
     cases.outputs(z, ops.relu(z) + cases.input((2, 7, 5, 7)))
@@ -285,6 +338,8 @@ def _symbolic_convolutions(cases: Cases) -> None:
     padding = (1, 1, 1, 1)
     cases.outputs(ops.relu(ops.conv2d(cases.input((batch, 6, 5, 9)), w, padding=padding)))
     cases.outputs(ops.conv2d(cases.input((batch, 6, height, 9)), w, padding=padding))
+    spread, filters = cases.input((1, 6, height, 3)), cases.input((1, 6, 2, 2))
+    cases.outputs(ops.conv2d(spread, filters, padding=padding, input_dilation=(2, 3)))
     # Gradients of filters: the batch stands where channels do.
     for size, window in ((6, 4), (8, 8), (8, 1)):
         x, dy = cases.input((3, batch, size, size)), cases.input((5, batch, window, window))
@@ -308,6 +363,8 @@ def pool(target: TargetDescription) -> Iterator[Graph]:
         cases.outputs(*ops.max_pool2d(x, (5, 5), (3, 3), (2, 2, 2, 2)))
         y, index = ops.max_pool2d(x, (2, 2), (2, 2))
         cases.outputs(ops.relu(y) + cases.input(y.shape), index)
+        tall = cases.input((2, 2, Dim.symbol("height"), 5))
+        cases.outputs(*ops.max_pool2d(tall, (2, 2), (1, 1), (1, 0, 0, 1)))
 
     for dtype in (float32, float64, *HALVES):
         yield graph(f"pool_{dtype}", dtype, fill)
@@ -376,6 +433,9 @@ def concat(target: TargetDescription) -> Iterator[Graph]:
         cases.outputs(ops.concat(cases.input((2, 3, 5)), cases.input((4, 3, 5)), axis=0))
         spread = ops.expand(cases.input((1, 4)), (3, 4))
         cases.outputs(ops.concat(spread, cases.input((3, 2)), axis=1))
+        batch = Dim.symbol("batch")
+        cases.outputs(ops.concat(cases.input((3, batch)), cases.input((3, 2)), axis=1))
+        cases.outputs(ops.concat(cases.input((batch, 3)), cases.input((batch, 2)), axis=1))
 
     def long(cases: Cases) -> None:
         sizes = around(1 << 14)
@@ -423,18 +483,22 @@ def elementwise(target: TargetDescription) -> Iterator[Graph]:
             cases.outputs(ops.flip(x, (1,)) * 2.0 if cases.dtype.is_float else ops.flip(x, (1,)))
         cases.outputs(cases.input(()) + cases.input(()))
         cases.outputs(ops.pad(cases.input((3, lanes)), (1, 2), (0, 3), 1.0))
+        cases.outputs(cases.input((0, 3)) + cases.input((3,)))
+        _views_of_elements(cases, lanes)
 
     def long(cases: Cases) -> None:
         for size in around(1 << 15):
             x = cases.input((size,))
             cases.outputs(x * x + cases.input((size,)))
 
-    for dtype in (float32, float64, float16, bfloat16):
-        yield graph(f"elementwise_{dtype}", dtype, fill)
+    for dtype in (float32, float64, float16, bfloat16, int32, int8, bool_):
+        yield graph(f"elementwise_{dtype}", dtype, fill if dtype.is_float else _discrete)
     yield graph("elementwise_long", float32, long)
     for dtype in (float32, float64, float16, int8, int64):
         yield graph(f"transpose_{dtype}", dtype, lambda cases: _turned(cases, target))
     yield graph("transpose_symbolic", float32, _turned_symbols)
+    for dtype in (float32, float64):
+        yield graph(f"mixed_random_{dtype}", dtype, lambda cases: _random(cases, target))
 
 
 def _turned(cases: Cases, target: TargetDescription) -> None:
@@ -465,6 +529,37 @@ def _turned_symbols(cases: Cases) -> None:
     cases.outputs(ops.transpose(cases.input((batch, 20, 17)), (2, 1, 0)))
 
 
+def _views_of_elements(cases: Cases, lanes: int) -> None:
+    """Results whose elements are at, or depend on, another index than the one that is written."""
+    batch, x = Dim.symbol("batch"), cases.input((5, lanes + 1))
+    cases.outputs(ops.reshape(x, (5, 1, lanes + 1)) * cases.input((3, lanes + 1)))
+    cases.outputs(ops.flip(ops.relu(x), (1,)) + x, ops.flip(ops.transpose(x, (1, 0)), (0,)))
+    cases.outputs(ops.pad(cases.input((batch, 3)), (1, 0), (0, 2), 1.0))
+    cases.outputs(ops.pad(cases.input((3, 0)), (0, 1), (0, 2), 1.0))
+    columns = ops.iota((5, lanes + 1), 1, int32)
+    cases.outputs(x * ops.cast(columns, x.dtype), ops.iota((3, lanes + 1), 0, int64))
+    rows = cases.input((batch, 3))
+    cases.outputs(rows * ops.cast(ops.size(rows, 0), rows.dtype))
+
+
+def _discrete(cases: Cases) -> None:
+    """Elements that are no floats, at the edges of widths that floats don't have."""
+    for size in (1, 3, 15, 16, 17, 63, 64, 65):
+        x, y = cases.input((size,)), cases.input((size,))
+        cases.outputs(ops.logical_or(x, y) if x.dtype.is_bool else ops.maximum(x, y))
+        cases.outputs(ops.pad(x, (1,), (2,), 1), ops.where(ops.equal(x, y), x, ops.flip(y, (0,))))
+
+
+def _random(cases: Cases, target: TargetDescription) -> None:
+    """Random numbers, whose elements are computed from their place, alone and in a group."""
+    counter, lanes = cases.input((2,), uint64), target.lanes(cases.dtype)
+    for stream, shape in enumerate([(), *((n,) for n in around(1, 4, lanes)), (3, 5, lanes + 1)]):
+        values = {"shape": shape, "dtype": cases.dtype, "stream": stream}
+        (drawn,) = create_node("uniform", (counter,), values)
+        (normal,) = create_node("normal", (counter,), values)
+        cases.outputs(drawn, normal, drawn * cases.input(shape[-1:]))
+
+
 def reduction(target: TargetDescription) -> Iterator[Graph]:
     """Yield reductions of rows, columns and everything, at the edges of vectors and splits."""
 
@@ -476,6 +571,9 @@ def reduction(target: TargetDescription) -> Iterator[Graph]:
         x = cases.input((3, 5, 2 * lanes))
         cases.outputs(ops.sum(x, (0, 2)), ops.sum(x, (1,)), ops.sum(x))
         cases.outputs(x * ops.sum(x, (2,), True), ops.max(ops.relu(x), (0,)))
+        cases.outputs(ops.sum(x, (1,), True), ops.min(x, (2,)) + cases.input((3, 5)))
+        x = cases.input((Dim.symbol("batch"), lanes + 1))
+        cases.outputs(ops.sum(x, 0), ops.sum(x, 1), x * ops.sum(x, 0))
 
     def long(cases: Cases) -> None:
         for size in around(1 << 15):
@@ -485,6 +583,55 @@ def reduction(target: TargetDescription) -> Iterator[Graph]:
     for dtype in (float32, float64, float16, bfloat16):
         yield graph(f"reduction_{dtype}", dtype, fill)
     yield graph("reduction_long", float32, long)
+    for dtype in (int32, int8, bool_):
+        yield graph(f"reduction_{dtype}", dtype, _discrete_reductions)
+    for dtype in (float32, float64, *HALVES):
+        yield graph(f"mixed_rows_{dtype}", dtype, lambda cases: _mixed_rows(cases, target))
+    yield graph("mixed_rows_long", float32, _mixed_long_rows)
+
+
+def _discrete_reductions(cases: Cases) -> None:
+    """Reductions of elements that are no floats, of rows and columns."""
+    several = (ops.any, ops.all) if cases.dtype.is_bool else (ops.sum, ops.max, ops.min, ops.prod)
+    for size in (1, 7, 8, 31, 32, 33, 129):
+        x = cases.input((3, size))
+        cases.outputs(*(reduce(x, axis) for reduce in several for axis in (0, 1)))
+
+
+def _mixed_rows(cases: Cases, target: TargetDescription) -> None:
+    """Several sweeps over one row or column: softmax, normalisation, the place of the largest."""
+    lanes, batch = target.lanes(cases.dtype), Dim.symbol("batch")
+    shapes: list[Shape] = [(3, size) for size in around(1, lanes, 4 * lanes)]
+    for shape in (*shapes, (2, 3, lanes + 1), (batch, lanes + 1), (3, batch)):
+        x = cases.input(shape)
+        for axis in (0, len(shape) - 1):
+            cases.outputs(_softmax(x, (axis,)), _position(x, axis))
+        cases.outputs(_normalised(x, cases.input(shape[-1:]), cases.input(shape[-1:])))
+    # The axes that are reduced make one row of costly values, which the stack keeps.
+    cases.outputs(_softmax(cases.input((2, 3, lanes + 1)), (1, 2)))
+
+
+def _mixed_long_rows(cases: Cases) -> None:
+    """Rows of costly values at the edge of what the stack keeps."""
+    for size in around(1 << 12):
+        cases.outputs(_softmax(cases.input((2, size)), (1,)))
+
+
+def _softmax(x: Value, axes: tuple[int, ...]) -> Value:
+    raised = ops.exp(x - ops.max(x, axes, True))
+    return raised / ops.sum(raised, axes, True)
+
+
+def _position(x: Value, axis: int) -> Value:
+    hit = ops.equal(x, ops.max(x, (axis,), True))
+    return ops.min(ops.where(hit, ops.iota(x.shape, axis, int64), 1 << 40), axis)
+
+
+def _normalised(x: Value, gamma: Value, beta: Value) -> Value:
+    length = ops.cast(ops.size(x, x.rank - 1), x.dtype)
+    centred = x - ops.sum(x, (x.rank - 1,), True) / length
+    variance = ops.sum(centred * centred, (x.rank - 1,), True) / length
+    return centred * ops.rsqrt(variance + 1e-2) * gamma + beta
 
 
 BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {

@@ -54,8 +54,6 @@ def unflatten(position: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
     index: list[Expr] = []
     for extent in reversed(extents[1:]):
         extent = b.max_(extent, 1)
-        if b.constant_value(extent) == 0:
-            extent = b.index(1)  # no position exists
         index.append(b.rem(position, extent))
         position = b.div(position, extent)
     return (position, *reversed(index)) if extents else ()

@@ -61,32 +61,20 @@ class Combine:
     combine: Callable[[Expr, Expr], Expr]
 
 
-def _lowest(dtype: DType) -> float | int | bool:
-    if dtype.is_bool:
-        return False
+def _lowest(dtype: DType) -> float | int:
     return -np.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
 
 
-def _highest(dtype: DType) -> float | int | bool:
-    if dtype.is_bool:
-        return True
+def _highest(dtype: DType) -> float | int:
     return np.inf if dtype.is_float else int(np.iinfo(dtype.numpy).max)
-
-
-def _either(x: Expr, y: Expr) -> Expr:
-    return b.or_(x, y) if x.type.dtype.is_bool else b.maximum(x, y)
-
-
-def _both(x: Expr, y: Expr) -> Expr:
-    return b.and_(x, y) if x.type.dtype.is_bool else b.minimum(x, y)
 
 
 # reduction op -> its operator
 COMBINE: dict[str, Combine] = {
     "sum": Combine(lambda dtype: 0, b.add),
     "prod": Combine(lambda dtype: 1, b.mul),
-    "max": Combine(_lowest, _either),
-    "min": Combine(_highest, _both),
+    "max": Combine(_lowest, b.maximum),
+    "min": Combine(_highest, b.minimum),
     "any": Combine(lambda dtype: False, b.or_),
     "all": Combine(lambda dtype: True, b.and_),
 }

@@ -74,6 +74,15 @@ def test_wide_elements_take_more_registers():
     assert live_bytes(wide) == 2 * live_bytes(narrow)
 
 
+def test_loops_below_a_branch_are_vectorised_too():
+    _, _, block = sweep(64, lambda x: b.add(x, 1.0))
+    branch = ir.If(b.lt(b.fresh("n"), 3), block, block)
+    (done,) = vectorise_loops((branch,), 8, TARGET)
+    for side in (done.then, done.otherwise):
+        loops = [statement for statement in side if isinstance(statement, For)]
+        assert loops and all(loop.kind is LoopKind.SERIAL for loop in loops)
+
+
 def test_a_loop_around_a_loop_runs_one_vector():
     x, y, body = b.buffer("x", float32, [4, 64]), b.buffer("y", float32, [64]), b.Body()
     zero = b.const(0.0, float32)
