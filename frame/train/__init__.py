@@ -1,28 +1,69 @@
 """Training: `fit`, `evaluate`, metrics, learning-rate schedules and early stopping."""
 
-from frame.compiler.optimizers import SGD, Adam, AdamW
-from frame.train.evaluate import evaluate
-from frame.train.fit import fit
-from frame.train.metrics import METRICS, accuracy
-from frame.train.records import EarlyStop, EpochRecord, History
-from frame.train.schedules import constant, cosine
+from __future__ import annotations
 
-__all__ = [
-    "METRICS",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "EarlyStop",
-    "EpochRecord",
-    "History",
-    "accuracy",
-    "constant",
-    "cosine",
-    "evaluate",
-    "fit",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what __getattr__ below loads at the first use
+    from frame.compiler.optimizers import SGD as SGD
+    from frame.compiler.optimizers import Adam as Adam
+    from frame.compiler.optimizers import AdamW as AdamW
+    from frame.train.evaluate import evaluate as evaluate
+    from frame.train.fit import fit as fit
+    from frame.train.metrics import METRICS as METRICS
+    from frame.train.metrics import accuracy as accuracy
+    from frame.train.records import EarlyStop as EarlyStop
+    from frame.train.records import EpochRecord as EpochRecord
+    from frame.train.records import History as History
+    from frame.train.schedules import SCHEDULERS as SCHEDULERS
+    from frame.train.schedules import WSDLR as WSDLR
+    from frame.train.schedules import ConstantLR as ConstantLR
+    from frame.train.schedules import CosineAnnealingLR as CosineAnnealingLR
+    from frame.train.schedules import (
+        CosineAnnealingWithWarmRestartsLR as CosineAnnealingWithWarmRestartsLR,
+    )
+    from frame.train.schedules import ExponentialLR as ExponentialLR
+    from frame.train.schedules import MultiStepLR as MultiStepLR
+    from frame.train.schedules import PolynomialLR as PolynomialLR
+    from frame.train.schedules import StepLR as StepLR
+    from frame.train.schedules import constant as constant
+    from frame.train.schedules import cosine as cosine
+
+_PLACES = {
+    "frame.compiler.optimizers": ("SGD", "Adam", "AdamW"),
+    "frame.train.evaluate": ("evaluate",),
+    "frame.train.fit": ("fit",),
+    "frame.train.metrics": ("METRICS", "accuracy"),
+    "frame.train.records": ("EarlyStop", "EpochRecord", "History"),
+    "frame.train.schedules": (
+        "SCHEDULERS",
+        "ConstantLR",
+        "CosineAnnealingLR",
+        "CosineAnnealingWithWarmRestartsLR",
+        "ExponentialLR",
+        "MultiStepLR",
+        "PolynomialLR",
+        "StepLR",
+        "WSDLR",
+        "constant",
+        "cosine",
+    ),
+}
+_EXPORTS = {name: place for place, names in _PLACES.items() for name in names}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use, so that importing the package costs nothing."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted(__all__)
+    return list(__all__)
