@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame import blueprint as blueprint
     from frame import core as core
+    from frame import frontend as frontend
     from frame import nn as nn
     from frame import ops as ops
     from frame import runtime as runtime
@@ -87,6 +88,7 @@ _EXPORTS: dict[str, tuple[str, str | None]] = {
     "blueprint": ("frame.blueprint", None),
     "ops": ("frame.ops", None),
     "data": ("frame.data", None),
+    "frontend": ("frame.frontend", None),
     "train": ("frame.train", None),
     "runtime": ("frame.runtime", None),
     "core": ("frame.core", None),

@@ -53,7 +53,6 @@ class Seed(click.ParamType):
 
 
 INSTEAD = {
-    "train": "training is a call in Python: frame.train.fit; see also `frame demo`",
     "emit": "`frame inspect MODEL --source llvm` shows the generated code",
     "bench": "benchmarks are scripts of the checkout: python -m benchmarks.suite",
 }

@@ -24,8 +24,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "compiler": frozenset({"core", "ir", "ops", "hal"}),
     "runtime": frozenset(FOUNDATION),
     "blueprint": frozenset({"core", "ir", "ops", "nn"}),
-    "frontend": frozenset({*FOUNDATION, "runtime", "blueprint", "codegen"}),
-    "train": frozenset({*FOUNDATION, "runtime", "blueprint", "frontend"}),
+    "train": frozenset({*FOUNDATION, "runtime", "blueprint"}),
+    # A model spec declares a training run: the frontend stands above the layer that trains.
+    "frontend": frozenset({*FOUNDATION, "runtime", "blueprint", "train", "codegen", "frame"}),
     "cli": frozenset(
         {*FOUNDATION, "runtime", "blueprint", "frontend", "train", "codegen", "frame"}
     ),

@@ -1,0 +1,195 @@
+"""Training a plan: compile, step over the data, report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from frame.core.dataclass import dataclass
+from frame.core.errors import InvalidArgumentError
+from frame.frontend.plan import BATCH, Plan, rows_of
+
+if TYPE_CHECKING:
+    from frame.data import DataLoader, TensorDataset
+    from frame.runtime.model import CompiledModel
+
+Report = Callable[[int, float], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What a training run left.
+
+    Attributes:
+        model: the trained model.
+        losses: the loss of every step, before its update.
+        predictions: the output of the trained model for the first batch of the data, in order.
+        validation: the loss over the rows that were kept back; None where there are none.
+    """
+
+    model: CompiledModel
+    losses: tuple[float, ...]
+    predictions: np.ndarray
+    validation: float | None = None
+
+    @property
+    def final_loss(self) -> float:
+        """The loss of the last step."""
+        return self.losses[-1]
+
+
+def compile_plan(plan: Plan, backend: str | None = None, train: bool = True) -> CompiledModel:
+    """Return the compiled model with its initial parameters.
+
+    Args:
+        plan: the checked spec.
+        backend: where to run, in place of what the spec says.
+        train: whether to compile the training step, or else inference.
+
+    Raises:
+        InvalidArgumentError: the model can't be built.
+    """
+    import frame
+
+    sizes = {}
+    if train and plan.has_symbols and plan.training.drop_last:
+        sizes = {BATCH: plan.training.batch_size}
+    model: CompiledModel = frame.compile(
+        plan.module,
+        dict(plan.inputs),
+        loss=plan.loss if train else None,
+        targets=[plan.target] if train else (),
+        optimizer=plan.optimizer if train else None,
+        backend=backend or plan.backend,
+        sizes=sizes,
+        seed=plan.training.seed,
+        params=plan.values() or None,
+    )
+    model.name = plan.name
+    return model
+
+
+def train(plan: Plan, *, backend: str | None = None, report: Report | None = None) -> Result:
+    """Train a plan and return what it left.
+
+    Args:
+        plan: the checked spec.
+        backend: where to train, in place of what the spec says.
+        report: called with (step, loss) after the steps that `log_every` names and the last.
+
+    Raises:
+        InvalidArgumentError: the data does not fit, or the loss is not finite.
+    """
+    from frame.data import TensorDataset
+
+    columns = plan.columns()
+    rows_of(plan, columns)
+    rows, kept = _parts(plan, TensorDataset(columns))
+    batches = Batches(plan, rows)
+    model = compile_plan(plan, backend)
+    losses = []
+    for step, batch in enumerate(batches):
+        losses.append(_step(plan, model, step, batches.steps, batch))
+        if report is not None and is_logged(plan, step, batches.steps):
+            report(step, losses[-1])
+    validation = None if kept is None else _validated(model, kept, batches.size)
+    first = [column[: batches.size] for column in columns[:-1]]
+    result = Result(model, tuple(losses), np.array(model(*first)), validation)
+    if plan.save:
+        model.save(plan.save)
+    return result
+
+
+def check_data(plan: Plan) -> dict[str, Any]:
+    """Read the data of a plan and build its graphs, but compile nothing; return what was found.
+
+    Raises:
+        InvalidArgumentError: the data or the model does not fit.
+    """
+    from frame.data import TensorDataset
+    from frame.runtime.training import graph_with_loss
+
+    columns = plan.columns()
+    rows = rows_of(plan, columns)
+    steps = Batches(plan, _parts(plan, TensorDataset(columns))[0]).steps
+    graph = graph_with_loss(plan.module, plan.loss, plan.inputs, [plan.target], "train")
+    parameters = plan.module.count_parameters()
+    return {"rows": rows, "steps": steps, "parameters": parameters, "nodes": len(graph.nodes)}
+
+
+def is_logged(plan: Plan, step: int, steps: int) -> bool:
+    """Whether a step is reported: every `log_every`-th one, and the last."""
+    every = plan.training.log_every
+    return step == steps - 1 or (every > 0 and step % every == 0)
+
+
+def _parts(plan: Plan, rows: TensorDataset) -> tuple[TensorDataset, TensorDataset | None]:
+    """Return the rows to train on and those kept for validation."""
+    share = plan.training.validation
+    if not share:
+        return rows, None
+    try:
+        kept, rest = rows.split(share, plan.training.seed)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"training.validation_split: {error}") from None
+    return rest, kept
+
+
+class Batches:
+    """The batches of all steps: `steps` of them, over as many epochs as they take."""
+
+    def __init__(self, plan: Plan, rows: TensorDataset) -> None:
+        training = plan.training
+        self.size = training.batch_size or len(rows)
+        if self.size > len(rows):
+            raise InvalidArgumentError(
+                f"training.batch_size: expected at most the rows to train on, {len(rows)}, "
+                f"received {self.size}"
+            )
+        self.rows, self.training = rows, training
+        each = len(self._loader())
+        self.steps = training.steps or each * (training.epochs or 1)
+
+    def _loader(self) -> DataLoader:
+        from frame.data import DataLoader
+
+        training = self.training
+        return DataLoader(self.rows, self.size, training.shuffle, training.seed, training.drop_last)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        if self.training.batch_size is None:
+            for _ in range(self.steps):
+                yield self.rows.columns
+            return
+        loader, done = self._loader(), 0
+        while done < self.steps:
+            for batch in loader:
+                yield batch
+                done += 1
+                if done == self.steps:
+                    break
+
+
+def _step(
+    plan: Plan, model: CompiledModel, step: int, steps: int, batch: Sequence[np.ndarray]
+) -> float:
+    from frame.train.schedules import checked_rate
+
+    rate = checked_rate(plan.schedule, step, steps)
+    loss = float(model.train_step(*batch, learning_rate=np.float32(rate))[0])
+    if not math.isfinite(loss):
+        raise InvalidArgumentError(
+            f"training: expected a finite loss, received {loss} at step {step} of {steps}; lower "
+            f"the learning rate ({rate:.3g}), or look for infinities in the data"
+        )
+    return loss
+
+
+def _validated(model: CompiledModel, kept: TensorDataset, size: int) -> float:
+    from frame.data import DataLoader
+    from frame.train.evaluate import evaluate
+
+    return evaluate(model, DataLoader(kept, min(size, len(kept))))["loss"]
