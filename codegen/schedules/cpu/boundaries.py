@@ -196,7 +196,7 @@ def _views(cases: Cases, target: TargetDescription) -> None:
     lanes = target.lanes(float32)
     x, y = cases.input((2, 7, 3, 2 * lanes)), cases.input((2, 9, 3, 2 * lanes))
     heads = [ops.transpose(value, (0, 2, 1, 3)) for value in (x, y)]
-    cases.outputs(ops.matmul(*heads, transpose_b=True))
+    cases.outputs(ops.matmul(heads[0], heads[1], transpose_b=True))
     cases.outputs(ops.matmul(heads[0], ops.transpose(y, (0, 2, 3, 1))))
     a, b = cases.input((5, 18)), cases.input((3, 18, 33))
     cases.outputs(ops.matmul(ops.reshape(a, (1, 5, 18)), b))
@@ -234,8 +234,8 @@ def _symbolic_depths(cases: Cases, target: TargetDescription) -> None:
     rows, depth = Dim.symbol("batch"), _pass_depth(target) + 1
     wide = max(target.l1 // (4 * depth), 2 * _packing(target)["blocks"][1]) + 3
     _product(cases, rows, depth, wide)
-    columns = cases.input((_LONG_COLUMN, rows)), cases.input((_LONG_COLUMN, 35))
-    cases.outputs(ops.matmul(*columns, transpose_a=True))
+    x, y = cases.input((_LONG_COLUMN, rows)), cases.input((_LONG_COLUMN, 35))
+    cases.outputs(ops.matmul(x, y, transpose_a=True))
 
 
 def _packing(target: TargetDescription) -> dict[str, tuple[int, ...]]:
