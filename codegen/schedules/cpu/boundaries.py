@@ -253,6 +253,8 @@ def convolution(target: TargetDescription) -> Iterator[Graph]:
     yield graph("convolution_float64", float64, _few_convolutions)
     for dtype in HALVES:
         yield graph(f"convolution_{dtype}", dtype, _few_convolutions)
+    for dtype in (float32, float16):
+        yield graph(f"convolution_points_{dtype}", dtype, _points)
     for dtype in (float32, float64, *HALVES):
         yield graph(f"convolution_direct_{dtype}", dtype, lambda cases: _direct(cases, target))
     yield graph("convolution_spread", float32, lambda cases: _spread(cases, target))
@@ -280,6 +282,19 @@ def _pixels(cases: Cases, target: TargetDescription) -> None:
     y = ops.conv2d(cases.input((2, 5, 5, 7)), cases.input((7, 5, 3, 3)), **same)
     z = y + cases.input((7, 1, 1))
     cases.outputs(z, ops.relu(z) + cases.input((2, 7, 5, 7)))
+
+
+def _points(cases: Cases) -> None:
+    """Windows of one point: images as one row, with and without a rest, and rows that stay."""
+    for image in ((4, 8), (6, 6), (7, 7), (3, 2), (1, 9)):
+        _convolve(cases, (2, 5, *image), (7, 5, 1, 1))
+    _convolve(cases, (1, 6, 4, 6), (52, 3, 1, 1), groups=2)
+    batch = Dim.symbol("batch")
+    y = ops.conv2d(cases.input((batch, 5, 6, 6)), cases.input((26, 5, 1, 1)))
+    z = ops.relu(y + cases.input((26, 1, 1)))
+    cases.outputs(z, z * cases.input((batch, 26, 6, 6)) + cases.input((6, 6)))
+    y = ops.conv2d(cases.input((2, 5, 6, 6)), cases.input((3, 5, 1, 1)))
+    cases.outputs(y + cases.input((6,)))
 
 
 def _direct(cases: Cases, target: TargetDescription) -> None:

@@ -20,7 +20,7 @@ from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Call, Expr, If, Kernel, LoopKind, Scope, View
 from frame.codegen.schedules.cpu import conv_direct, conv_plain
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
-from frame.codegen.schedules.cpu.conv_copies import copy_w, copy_x, with_workspaces
+from frame.codegen.schedules.cpu.conv_copies import copy_w, copy_x, flattened, with_workspaces
 from frame.codegen.schedules.cpu.conv_micro import ConvTile, convolution_kernel, panel_kernel
 from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plans, shared_workspaces
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
@@ -53,7 +53,7 @@ def _lowered(group: Group, plan: ConvPlan) -> tuple[KernelCall, ...]:
     direct = conv_direct.make_direct(plan, group.target)
     if direct is not None:
         return (conv_direct.lower(group, direct),)
-    group = with_workspaces(group, plan)
+    group = flattened(with_workspaces(group, plan), plan)
     calls = []
     if plan.copy_x:
         calls.append(copy_x(group, plan))

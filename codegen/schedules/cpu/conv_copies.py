@@ -14,6 +14,7 @@ from frame.codegen.schedules.cpu.conv_plan import ConvPlan, Extent
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.core import config
+from frame.ir.graph import Value
 
 _CHUNK = 1 << 14  # elements that one chunk writes
 
@@ -31,6 +32,25 @@ def with_workspaces(group: Group, plan: ConvPlan) -> Group:
         for memory, shape in zip(group.workspaces, shapes, strict=True)
     )
     return group.with_buffers(workspaces=memories)
+
+
+def flattened(group: Group, plan: ConvPlan) -> Group:
+    """Give what holds images, which are one row each, one dimension for their rows and columns."""
+
+    def one_row(memory: Buffer, value: Value) -> Buffer:
+        if not plan.flat or value.shape[-2:] in ((), (1,), (1, 1)):
+            return memory
+        *lead, rows, columns = value.shape
+        sizes = [size for size in lead if size != 1]
+        shape = b.buffer("shape", memory.dtype, group.extents((*sizes, rows * columns))).shape
+        return Buffer(memory.name, memory.dtype, shape, (), memory.scope)
+
+    captures = zip(group.captures, group.body.input_values, strict=True)
+    outputs = zip(group.outputs, group.body.outputs, strict=True)
+    return group.with_buffers(
+        captures=tuple(one_row(*pair) for pair in captures),
+        outputs=tuple(one_row(*pair) for pair in outputs),
+    )
 
 
 def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
@@ -65,7 +85,7 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
                 with body.loop(b.index(last - first), "column", kind) as column:
                     place = b.add(column, first)
                     to = _moved(plan.width, place)
-                    value = Reader(group, body).load(x, (*lead, source, place))
+                    value = Reader(group, body).load(x, plan.index(*lead, source, place))
                     where = [*lead, line, b.rem(to, phases), b.div(to, phases)]
                     body.store(target, where, b.cast(value, plan.dtype))
     block = vectorise_loops(body.block(), plan.lanes)

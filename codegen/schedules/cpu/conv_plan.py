@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
+from frame.codegen.schedules.access import AxisPart
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.codegen.schedules.group import Index
 from frame.codegen.schedules.scalar_rules import compute_dtype
@@ -30,6 +31,8 @@ from frame.core.dtypes import DType
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph, Node
+from frame.ops.record import Trait
+from frame.ops.registry import lookup
 
 _SYMBOLIC = 32  # what a symbolic batch, or number of channels, counts as in a decision
 _LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 22  # of a chunk
@@ -121,6 +124,7 @@ class ConvPlan:
     packs: bool  # whether the pixels of a panel are copied for all tiles, as long as they fit
     copy_x: bool
     copy_w: bool
+    flat: bool = False  # whether the rows of an image are one row, the only position of `height`
 
     @property
     def is_phase(self) -> bool:
@@ -136,7 +140,14 @@ class ConvPlan:
         """Return what gives the index of the result in a column of a line of positions."""
         height, width = self.height, self.width
         row = b.add(b.mul(line, height.step), height.first)
-        return lambda j: (image, channel, row, b.add(b.mul(j, width.step), width.first))
+        return lambda j: self.index(image, channel, row, _moved(width, j))
+
+    def index(self, image: Expr, channel: Expr, row: Expr, column: Expr) -> Index:
+        """Return the index of an element of an image."""
+        if not self.flat:
+            return (image, channel, row, column)
+        parts = (AxisPart("part", run=column, position=i, count=2) for i in range(2))
+        return (image, channel, *parts)
 
     @property
     def is_empty(self) -> bool:
@@ -242,6 +253,10 @@ def make_plans(body: Graph, target: TargetDescription) -> tuple[ConvPlan, ...]:
     if lanes < 2:
         return ()
     height, width = _extents(node)
+    if is_flat(body):
+        area = height.size * width.size
+        height = Extent(1, 1, 1, 1, 0, 1, 1)
+        return (_make_plan(node, target, height, Extent(area, 1, area, 1, 0, 1, 1), True),)
     if max(height.spread, width.spread) > _MOST_SPREAD:
         return (_make_plan(node, target, height, width),)
     return tuple(
@@ -251,7 +266,37 @@ def make_plans(body: Graph, target: TargetDescription) -> tuple[ConvPlan, ...]:
     )
 
 
-def _make_plan(node: Node, target: TargetDescription, height: Extent, width: Extent) -> ConvPlan:
+def is_flat(body: Graph) -> bool:
+    """Whether a convolution by single points and all that is fused with it walks images in order.
+
+    Then an image is one row: a product of matrices, without a rest at the end of each row.
+    """
+    node = anchor_of(body)
+    x, w = node.operands
+    image = x.shape[2:]
+    plain = w.shape[2:] == (1, 1) and node.results[0].shape[2:] == image
+    if not plain or any(not isinstance(n, int) or n < 2 for n in image):
+        return False
+    if any(node.attributes["padding"]) or node.attributes["strides"] != (1, 1):
+        return False
+    others = [n for n in body.nodes if n is not node]
+    values = [*body.input_values, *(result for n in body.nodes for result in n.results)]
+    return all(_keeps_places(n) for n in others) and all(
+        ((1, 1) + value.shape)[-2:] in (image, (1, 1)) for value in values
+    )
+
+
+def _keeps_places(node: Node) -> bool:
+    return node.op in ("constant", "expand") or Trait.ELEMENTWISE in lookup(node.op).traits
+
+
+def _moved(axis: Extent, position: Expr) -> Expr:
+    return b.add(b.mul(position, axis.step), axis.first)
+
+
+def _make_plan(
+    node: Node, target: TargetDescription, height: Extent, width: Extent, flat: bool = False
+) -> ConvPlan:
     x, w = node.operands
     dtype = compute_dtype(x.dtype)
     lanes = target.lanes(dtype)
@@ -261,6 +306,8 @@ def _make_plan(node: Node, target: TargetDescription, height: Extent, width: Ext
     piece = _piece(width.positions, lanes)
     if along:
         piece = min(lanes, _factor_of_two(width.window))
+    elif flat and _factor_of_two(width.positions) >= lanes // 2:
+        piece = min(lanes, _factor_of_two(width.positions))
     plan = ConvPlan(
         node,
         dtype,
@@ -277,6 +324,7 @@ def _make_plan(node: Node, target: TargetDescription, height: Extent, width: Ext
         packs=False,
         copy_x=True,
         copy_w=True,
+        flat=flat,
     )
     return plan if plan.is_empty else _with_chunks(plan, target)
 
@@ -373,17 +421,21 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
         copy_x=plan.is_phase
         or x.node is not None
         or x.dtype != plan.dtype
-        or not _reads_in_place(plan),
+        or not _reads_in_place(plan, packs),
         copy_w=plan.is_phase or w.node is not None or w.dtype != plan.dtype,
     )
 
 
-def _reads_in_place(plan: ConvPlan) -> bool:
-    """Whether vectors can read x itself: no padding, and no piece beyond the end of a row."""
+def _reads_in_place(plan: ConvPlan, packs: bool) -> bool:
+    """Whether vectors can read x itself: no padding, and no piece beyond the end of a row.
+
+    Planes that crowd a cache hurt where they are read again and again, not in a copy of panels.
+    """
     if not plan.height.is_plain() or not plan.width.is_plain() or plan.phases != 1:
         return False
     length = plan.width.window if plan.along_window else plan.width.positions
-    return length % plan.piece == 0 and not plan.crowds(plan.height.size * plan.width.size)
+    crowded = not packs and plan.crowds(plan.height.size * plan.width.size)
+    return length % plan.piece == 0 and not crowded
 
 
 def shared_workspaces(plans: Sequence[ConvPlan]) -> tuple[Size, ...]:
