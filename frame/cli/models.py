@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FACTORY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)$")
 GRAPH_SUFFIXES = {".txt", ".graph", ".ir"}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-LATER = {".onnx": "ONNX files", ".json": "JSON model specs"}
+LATER = {".onnx": "ONNX files"}
+SPEC_SUFFIX = ".json"
 
 
 def load_model(reference: str) -> Any:
@@ -38,16 +39,21 @@ def load_model(reference: str) -> Any:
     path = Path(reference)
     if path.suffix in GRAPH_SUFFIXES:
         return _graph_of(path)
+    if path.suffix == SPEC_SUFFIX:
+        from frame import frontend
+
+        return frontend.load(path)
     if path.suffix in LATER:
         raise UnimplementedError(
             f"{reference}: this version does not read {LATER[path.suffix]}; "
-            "give package.module:factory or the text of a graph"
+            "give package.module:factory, a JSON model spec, or the text of a graph"
         )
     match = FACTORY.match(reference)
     if not match:
         hint = "; `frame run` takes a .frame file" if path.suffix == ".frame" else ""
         raise CommandError(
-            f"MODEL: expected package.module:factory or a graph text ({_suffixes()}), "
+            f"MODEL: expected package.module:factory, a model spec ({SPEC_SUFFIX}) or a graph text "
+            f"({_suffixes()}), "
             f"received {reference!r:.200}{hint}"
         )
     return _call(_attribute(match["module"], match["name"]), reference)
@@ -64,6 +70,8 @@ def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> Compile
     from frame.ir.graph import Graph
     from frame.nn.module import Architecture, Module
 
+    if _is_plan(model):
+        return _compile_plan(model, specs, **options)
     if isinstance(model, Graph):
         if specs:
             raise CommandError("a graph has its own inputs: leave out --input")
@@ -84,6 +92,24 @@ def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> Compile
         if _users_line(error):
             raise _user_error("building the model", error) from error
         raise
+
+
+def _is_plan(model: Any) -> bool:
+    """Whether a model is a spec's; nothing of the frontend is loaded for any other."""
+    return type(model).__module__ == "frame.frontend.plan"
+
+
+def _compile_plan(
+    plan: Any, specs: list[InputSpec], *, params: Any = None, seed: int = 0, **options: Any
+) -> CompiledModel:
+    """Compile a spec for inference: its own parameters and seed stand unless others are given."""
+    from frame import frontend
+
+    if specs:
+        raise CommandError("a model spec has its own inputs: leave out --input")
+    options |= ({"params": params} if params else {}) | ({"seed": seed} if seed else {})
+    compiled: CompiledModel = frontend.compile_plan(plan, train=False, **options)
+    return compiled
 
 
 def _inputs(model: Any, specs: list[InputSpec]) -> dict[str, TensorType]:

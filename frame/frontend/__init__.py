@@ -24,7 +24,16 @@ def _version0(document: Mapping[str, Any], folder: Path, outside: bool) -> Plan:
     return plan_of(document)
 
 
-VERSIONS: Mapping[int, Callable[[Mapping[str, Any], Path, bool], Plan]] = {0: _version0}
+def _version1(document: Mapping[str, Any], folder: Path, outside: bool) -> Plan:
+    from frame.frontend.version1 import plan_of
+
+    return plan_of(document, folder, outside)
+
+
+VERSIONS: Mapping[int, Callable[[Mapping[str, Any], Path, bool], Plan]] = {
+    0: _version0,
+    1: _version1,
+}
 """What reads each version of the schema."""
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from frame.core.dataclass import dataclass
+from frame.core.errors import InvalidArgumentError
 from frame.frontend.document import NOTHING, Told, joined, wrong
 
 Schema = dict[str, Any]
@@ -232,13 +233,15 @@ class AnyOf:
 
     def check(self, value: Any, path: str) -> Any:
         """Return what the first fitting kind makes of the value."""
-        from frame.core.errors import InvalidArgumentError
-
+        inner = None
         for kind in self.kinds:
             try:
                 return kind.check(value, path)
-            except InvalidArgumentError:
-                continue
+            except InvalidArgumentError as error:
+                # A fault further down tells more than that no kind fits.
+                inner = inner or (None if str(error).startswith(f"{path}: ") else error)
+        if inner is not None:
+            raise inner
         wrong(path, self.words, value)
 
     def schema(self) -> Schema:

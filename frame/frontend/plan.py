@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from frame.nn.module import Module
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
     from frame.train.schedules import Schedule
+
+ScheduleOf: TypeAlias = "Callable[[int], Schedule]"
+"""Makes the schedule of training for epochs of so many steps."""
 
 BATCH = "batch"
 """The symbol of the batch axis of specs that leave its size open."""
@@ -53,7 +56,7 @@ class Plan:
         inputs: the types of the inputs of the model, by name.
         target: the type of the target.
         optimizer: how a step updates the parameters.
-        schedule: the learning rate of each step.
+        schedule: makes the learning rates of the steps.
         training: how long to train.
         columns: makes the data: one array an input, then the target.
         values: makes initial parameters by path; the declared initialisers make the others.
@@ -68,7 +71,7 @@ class Plan:
     inputs: Mapping[str, TensorType]
     target: TensorType
     optimizer: Optimizer
-    schedule: Schedule
+    schedule: ScheduleOf
     training: Training
     columns: Callable[[], tuple[np.ndarray, ...]]
     values: Callable[[], Mapping[str, np.ndarray]]

@@ -41,22 +41,28 @@ class Result:
         return self.losses[-1]
 
 
-def compile_plan(plan: Plan, backend: str | None = None, train: bool = True) -> CompiledModel:
+def compile_plan(
+    plan: Plan,
+    backend: str | None = None,
+    train: bool = True,
+    batch: int | None = None,
+    **options: Any,
+) -> CompiledModel:
     """Return the compiled model with its initial parameters.
 
     Args:
         plan: the checked spec.
         backend: where to run, in place of what the spec says.
         train: whether to compile the training step, or else inference.
+        batch: the rows of every step, for which the training step alone is compiled.
+        options: further arguments of `frame.compile`: `target`, `params`, `seed`.
 
     Raises:
         InvalidArgumentError: the model can't be built.
     """
     import frame
 
-    sizes = {}
-    if train and plan.has_symbols and plan.training.drop_last:
-        sizes = {BATCH: plan.training.batch_size}
+    sizes = {BATCH: batch} if train and batch and plan.has_symbols else {}
     model: CompiledModel = frame.compile(
         plan.module,
         dict(plan.inputs),
@@ -65,8 +71,7 @@ def compile_plan(plan: Plan, backend: str | None = None, train: bool = True) -> 
         optimizer=plan.optimizer if train else None,
         backend=backend or plan.backend,
         sizes=sizes,
-        seed=plan.training.seed,
-        params=plan.values() or None,
+        **{"seed": plan.training.seed, "params": plan.values() or None} | options,
     )
     model.name = plan.name
     return model
@@ -89,10 +94,10 @@ def train(plan: Plan, *, backend: str | None = None, report: Report | None = Non
     rows_of(plan, columns)
     rows, kept = _parts(plan, TensorDataset(columns))
     batches = Batches(plan, rows)
-    model = compile_plan(plan, backend)
+    model = compile_plan(plan, backend, batch=batches.size if batches.are_even else None)
     losses = []
     for step, batch in enumerate(batches):
-        losses.append(_step(plan, model, step, batches.steps, batch))
+        losses.append(_step(batches, model, step, batch))
         if report is not None and is_logged(plan, step, batches.steps):
             report(step, losses[-1])
     validation = None if kept is None else _validated(model, kept, batches.size)
@@ -150,8 +155,14 @@ class Batches:
                 f"received {self.size}"
             )
         self.rows, self.training = rows, training
-        each = len(self._loader())
-        self.steps = training.steps or each * (training.epochs or 1)
+        self.steps_per_epoch = len(self._loader())
+        self.steps = training.steps or self.steps_per_epoch * (training.epochs or 1)
+        self.schedule = plan.schedule(self.steps_per_epoch)
+
+    @property
+    def are_even(self) -> bool:
+        """Whether all batches have one size."""
+        return self.training.drop_last or len(self.rows) % self.size == 0
 
     def _loader(self) -> DataLoader:
         from frame.data import DataLoader
@@ -173,17 +184,16 @@ class Batches:
                     break
 
 
-def _step(
-    plan: Plan, model: CompiledModel, step: int, steps: int, batch: Sequence[np.ndarray]
-) -> float:
+def _step(batches: Batches, model: CompiledModel, step: int, batch: Sequence[np.ndarray]) -> float:
     from frame.train.schedules import checked_rate
 
-    rate = checked_rate(plan.schedule, step, steps)
+    rate = checked_rate(batches.schedule, step, batches.steps)
     loss = float(model.train_step(*batch, learning_rate=np.float32(rate))[0])
     if not math.isfinite(loss):
         raise InvalidArgumentError(
-            f"training: expected a finite loss, received {loss} at step {step} of {steps}; lower "
-            f"the learning rate ({rate:.3g}), or look for infinities in the data"
+            f"training: expected a finite loss, received {loss} at step {step} of "
+            f"{batches.steps}; lower the learning rate ({rate:.3g}), or look for infinities in the "
+            "data"
         )
     return loss
 

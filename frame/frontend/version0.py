@@ -176,7 +176,7 @@ def plan_of(document: Mapping[str, Any]) -> Plan:
         {entry["name"]: TensorType(float32, entry["shape"])},
         TensorType(float32, spec["loss"]["target_shape"]),
         SGD(),
-        constant(rate),
+        lambda steps_per_epoch: constant(rate),
         Training(training["steps"], seed=training["seed"], log_every=training["log_every"]),
         start.columns,
         start.parameters,

@@ -47,7 +47,7 @@ def test_a_factory_of_the_current_folder_is_called(module: str) -> None:
         ("user_model_module:failing", InvalidArgumentError, r"ZeroDivisionError.*\nat .*:7"),
         ("user_model_module:refused", UnimplementedError, "not on this machine"),
         ("model.onnx", UnimplementedError, "does not read ONNX"),
-        ("spec.json", UnimplementedError, "does not read JSON"),
+        ("spec.json", NotFoundError, "there is no file spec.json"),
         ("missing.txt", NotFoundError, r"no file missing\.txt"),
         ("just-a-word", InvalidArgumentError, "expected package.module:factory"),
         ("a.b:c.d", InvalidArgumentError, "expected package.module:factory"),
