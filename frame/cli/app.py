@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compile": ("frame.cli.commands.compile", "Compile a model to machine code."),
     "run": ("frame.cli.commands.run", "Run a .frame file on arrays from files."),
     "train": ("frame.cli.commands.train", "Train the model that a JSON spec declares."),
+    "emit": ("frame.cli.commands.emit", "Write a JSON spec as a project in C."),
     "inspect": ("frame.cli.commands.inspect", "Show what a model is and what it compiles to."),
     "backends": ("frame.cli.commands.backends", "List the backends and the devices they see."),
     "doctor": ("frame.cli.commands.doctor", "Check this machine, the packages and the cache."),

@@ -36,6 +36,24 @@ def word(option: str, text: str | None = None) -> Iterator[None]:
         raise CommandError(said if said.startswith(option) else f"{option}: {said}") from error
 
 
+@contextmanager
+def spec_named(spec: str) -> Iterator[None]:
+    """Let the errors about fields of a spec, found in the block, begin with the name of its file.
+
+    Raises:
+        InvalidArgumentError: with the file before the field.
+    """
+    try:
+        yield
+    except CommandError:
+        raise
+    except InvalidArgumentError as error:
+        text = str(error)
+        if text.startswith(spec):
+            raise
+        raise InvalidArgumentError(f"{spec}: {text}") from error
+
+
 class Seed(click.ParamType):
     """An integer from 0 to a limit that help pages do not spell out in 19 digits."""
 
@@ -53,7 +71,6 @@ class Seed(click.ParamType):
 
 
 INSTEAD = {
-    "emit": "`frame inspect MODEL --source llvm` shows the generated code",
     "bench": "benchmarks are scripts of the checkout: python -m benchmarks.suite",
 }
 """What to use in place of a command that people look for and this version does not have."""

@@ -15,7 +15,17 @@ from frame.frontend.document import NOTHING, parse_document, read_document, wron
 from frame.frontend.plan import Plan
 from frame.frontend.run import Result, check_data, compile_plan, train
 
-__all__ = ["VERSIONS", "Plan", "Result", "check_data", "compile_plan", "load", "loads", "train"]
+__all__ = [
+    "VERSIONS",
+    "Plan",
+    "Result",
+    "check_data",
+    "compile_plan",
+    "emit",
+    "load",
+    "loads",
+    "train",
+]
 
 
 def _version0(document: Mapping[str, Any], folder: Path, outside: bool) -> Plan:
@@ -63,3 +73,12 @@ def _planned(document: Mapping[str, Any], folder: Path, outside: bool) -> Plan:
         hint = "add it" if version is NOTHING else "this frame reads no other"
         wrong("schema_version", f"a version of the schema ({known})", version, hint)
     return VERSIONS[version](document, folder, outside)
+
+
+def emit(
+    plan: Plan, folder: str | os.PathLike[str], *, train: bool = True, rows: int | None = None
+) -> tuple[str, ...]:
+    """Write the C99 project of a plan and return its files; see `emission.project`."""
+    from frame.frontend.emission import emit_project
+
+    return emit_project(plan, folder, train=train, rows=rows)

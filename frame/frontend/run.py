@@ -92,7 +92,7 @@ def train(plan: Plan, *, backend: str | None = None, report: Report | None = Non
 
     columns = plan.columns()
     rows_of(plan, columns)
-    rows, kept = _parts(plan, TensorDataset(columns))
+    rows, kept = kept_apart(plan, TensorDataset(columns))
     batches = Batches(plan, rows)
     model = compile_plan(plan, backend, batch=batches.size if batches.are_even else None)
     losses = []
@@ -119,7 +119,7 @@ def check_data(plan: Plan) -> dict[str, Any]:
 
     columns = plan.columns()
     rows = rows_of(plan, columns)
-    steps = Batches(plan, _parts(plan, TensorDataset(columns))[0]).steps
+    steps = Batches(plan, kept_apart(plan, TensorDataset(columns))[0]).steps
     graph = graph_with_loss(plan.module, plan.loss, plan.inputs, [plan.target], "train")
     parameters = plan.module.count_parameters()
     return {"rows": rows, "steps": steps, "parameters": parameters, "nodes": len(graph.nodes)}
@@ -131,8 +131,12 @@ def is_logged(plan: Plan, step: int, steps: int) -> bool:
     return step == steps - 1 or (every > 0 and step % every == 0)
 
 
-def _parts(plan: Plan, rows: TensorDataset) -> tuple[TensorDataset, TensorDataset | None]:
-    """Return the rows to train on and those kept for validation."""
+def kept_apart(plan: Plan, rows: TensorDataset) -> tuple[TensorDataset, TensorDataset | None]:
+    """Return the rows to train on, and those kept for validation or None.
+
+    Raises:
+        InvalidArgumentError: one of the two would be empty.
+    """
     share = plan.training.validation
     if not share:
         return rows, None
@@ -154,7 +158,7 @@ class Batches:
                 f"training.batch_size: expected at most the rows to train on, {len(rows)}, "
                 f"received {self.size}"
             )
-        self.rows, self.training = rows, training
+        self.plan, self.rows, self.training = plan, rows, training
         self.steps_per_epoch = len(self._loader())
         self.steps = training.steps or self.steps_per_epoch * (training.epochs or 1)
         self.schedule = plan.schedule(self.steps_per_epoch)
@@ -169,6 +173,14 @@ class Batches:
 
         training = self.training
         return DataLoader(self.rows, self.size, training.shuffle, training.seed, training.drop_last)
+
+    def row_numbers(self) -> Iterator[np.ndarray]:
+        """Return the numbers of the rows of every step."""
+        from frame.data import TensorDataset
+
+        numbers = TensorDataset([np.arange(len(self.rows))])
+        for (batch,) in Batches(self.plan, numbers):
+            yield batch
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         if self.training.batch_size is None:

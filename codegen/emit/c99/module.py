@@ -42,6 +42,8 @@ class KernelInfo:
 
     symbol: str
     fails: bool
+    types: tuple[str, ...] = ()
+    """The C type of the elements of each buffer."""
 
 
 def emit_module(module: Module, entry: str = "frame_entry") -> str:
@@ -64,7 +66,11 @@ def emit_module(module: Module, entry: str = "frame_entry") -> str:
 def _kernel_infos(module: Module) -> dict[str, KernelInfo]:
     fails = failing_kernels(module.kernels)
     return {
-        kernel.name: KernelInfo(f"kernel{place}_{_safe(kernel.name)}", kernel.name in fails)
+        kernel.name: KernelInfo(
+            f"kernel{place}_{_safe(kernel.name)}",
+            kernel.name in fails,
+            tuple(c_type(buffer.dtype) for buffer in kernel.buffers),
+        )
         for place, kernel in enumerate(module.kernels)
     }
 

@@ -122,6 +122,12 @@ def _view(writer: CWriter, view: ir.View) -> str:
     return pointer(writer, view.buffer, _all(writer, view.indices))
 
 
+def _typed_view(writer: CWriter, view: ir.View, type_: str) -> str:
+    """Return an address as a kernel takes it: a workspace is bytes in the entry alone."""
+    text = _view(writer, view)
+    return text if c_type(view.buffer.dtype) == type_ else f"({type_} *)(void *)({text})"
+
+
 def _copy(writer: CWriter, statement: ir.Copy) -> None:
     extents = _all(writer, statement.extents)
     names = [writer.name("i") for _ in extents]
@@ -141,7 +147,8 @@ def _call(writer: CWriter, statement: ir.Call) -> None:
 
 def _call_text(writer: CWriter, statement: ir.Call | ir.Launch, chunk: str) -> str:
     info: Any = writer.kernels[statement.kernel]
-    arguments = [_view(writer, view) for view in statement.buffers]
+    views = zip(statement.buffers, info.types, strict=True)
+    arguments = [_typed_view(writer, view, type_) for view, type_ in views]
     arguments += _all(writer, statement.scalars)
     arguments += [chunk, *(["status"] if info.fails else [])]
     return f"{info.symbol}({', '.join(arguments)})"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from frame.cli.output import print_json
-from frame.cli.words import CommandError, word
+from frame.cli.words import CommandError, spec_named, word
 
 if TYPE_CHECKING:
     from frame.frontend import Plan, Result
@@ -46,16 +45,18 @@ def command(
     _check_words(output, check)
     with word("--backend", backend):
         find_backend(backend)
-    plan = _named(spec, lambda: frontend.load(spec, outside=outside))
+    with spec_named(spec):
+        plan = frontend.load(spec, outside=outside)
+        facts = frontend.check_data(plan) if check else {}
     if check:
-        facts = _named(spec, lambda: frontend.check_data(plan))
         if as_json:
             print_json({"ok": True, "model": plan.name, **facts})
         else:
             click.echo(f"OK {plan.name}")
         return
     start = time.perf_counter()
-    result = _named(spec, lambda: _trained(plan, backend, as_json))
+    with spec_named(spec):
+        result = _trained(plan, backend, as_json)
     seconds = time.perf_counter() - start
     saved = [path for path in (plan.save, output) if path]
     if output:
@@ -68,22 +69,6 @@ def _check_words(output: str | None, check: bool) -> None:
         raise CommandError(f"--output {output}: expected a name that ends in .frame")
     if output is not None and check:
         raise CommandError("--check trains nothing, so there is nothing to save: leave out -o")
-
-
-def _named(spec: str, work: Any) -> Any:
-    """Return what the work gives; its errors about fields get the name of the file."""
-    from frame.core.errors import InvalidArgumentError
-
-    try:
-        return work()
-    except CommandError:
-        raise
-    except InvalidArgumentError as error:
-        name = str(Path(spec))
-        text = str(error)
-        if text.startswith(name):
-            raise
-        raise InvalidArgumentError(f"{name}: {text}") from error
 
 
 def _trained(plan: Plan, backend: str | None, as_json: bool) -> Result:
