@@ -140,8 +140,18 @@ _DTYPE = Choice(tuple(name for name, row in DTYPES.items() if not row.storage_on
 NAME = Text(1, 64, "[A-Za-z_][A-Za-z0-9_]*")
 _OWN_NAME = Field("name", NAME, "the name in the parent; its position if left out", False, "")
 
-INITIALISER_ENTRY = Named("initialiser", lambda: Entry(initialisers))
-NESTED_LAYER = Named("module", lambda: Entry(layers, (_OWN_NAME,)))
+
+# The tables below need these kinds, which hold entries of the tables: they are looked up late.
+def _late_layers() -> Mapping[str, Maker]:
+    return layers()
+
+
+def _late_initialisers() -> Mapping[str, Maker]:
+    return initialisers()
+
+
+INITIALISER_ENTRY = Named("initialiser", lambda: Entry(_late_initialisers))
+NESTED_LAYER = Named("module", lambda: Entry(_late_layers, (_OWN_NAME,)))
 
 # annotation -> kind; a type that is not here has no form in JSON.
 _KINDS: Mapping[Any, Kind] = {
@@ -242,7 +252,7 @@ def _first_line(factory: Any) -> str:
 
 
 def _factories() -> dict[str, Callable[..., Any]]:
-    found = {}
+    found: dict[str, Callable[..., Any]] = {}
     for name in nn.__all__:
         value = getattr(nn, name)
         if inspect.isfunction(value) and name[0].isupper() and name not in UNNAMED:

@@ -178,17 +178,17 @@ def _csv(
     file = place.file(entry["path"], f"{path}.path")
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
-            rows = [row for row in csv.reader(stream, delimiter=entry["delimiter"]) if row]
+            reader = csv.reader(stream, delimiter=entry["delimiter"])
+            rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         wrong(f"{path}.path", "a text of rows in UTF-8", entry["path"], str(error))
-    names = [name.strip() for name in rows.pop(0)] if entry["header"] and rows else []
+    header = rows.pop(0)[1] if entry["header"] and rows else []
+    names = [name.strip() for name in header]
     chosen = [
         _position(each, names, f"{path}.columns[{k}]") for k, each in enumerate(entry["columns"])
     ]
-    first = 2 if names else 1
     values = [
-        [_cell(row, place_, entry["path"], number) for place_ in chosen]
-        for number, row in enumerate(rows, first)
+        [_cell(row, place_, entry["path"], number) for place_ in chosen] for number, row in rows
     ]
     if len(chosen) != math.prod(want.shape):
         expected = f"{math.prod(want.shape)} columns, for rows of the shape {list(want.shape)}"
@@ -210,9 +210,9 @@ def _cell(row: Sequence[str], position: int, file: str, number: int) -> float:
     try:
         return float(row[position])
     except IndexError:
-        wrong(f"{file}, row {number}", f"a column {position}", Told(f"{len(row)} columns"))
+        wrong(f"{file}, line {number}", f"a column {position}", Told(f"{len(row)} columns"))
     except ValueError:
-        wrong(f"{file}, row {number}, column {position}", "a number", row[position])
+        wrong(f"{file}, line {number}, column {position}", "a number", row[position])
 
 
 def _uniform(

@@ -211,7 +211,8 @@ def module_of(inputs: Sequence[str], found: Sequence[Mapping[str, Any]], output:
     Raises:
         InvalidArgumentError: a factory refuses its options; with the path of the field.
     """
-    children, steps = [], []
+    children: list[Module] = []
+    steps = []
     for k in in_order(inputs, found):
         layer, path = found[k], f"layers[{k}]"
         maker = layers().get(layer["kind"])

@@ -77,13 +77,21 @@ def compile_plan(
     return model
 
 
-def train(plan: Plan, *, backend: str | None = None, report: Report | None = None) -> Result:
+def train(
+    plan: Plan,
+    *,
+    backend: str | None = None,
+    report: Report | None = None,
+    progress: bool | None = False,
+) -> Result:
     """Train a plan and return what it left.
 
     Args:
         plan: the checked spec.
         backend: where to train, in place of what the spec says.
         report: called with (step, loss) after the steps that `log_every` names and the last.
+        progress: whether to show a bar on standard error; None shows it on a terminal, where no
+            step is reported before the last.
 
     Raises:
         InvalidArgumentError: the data does not fit, or the loss is not finite.
@@ -95,17 +103,34 @@ def train(plan: Plan, *, backend: str | None = None, report: Report | None = Non
     rows, kept = kept_apart(plan, TensorDataset(columns))
     batches = Batches(plan, rows)
     model = compile_plan(plan, backend, batch=batches.size if batches.are_even else None)
-    losses = []
-    for step, batch in enumerate(batches):
-        losses.append(_step(batches, model, step, batch))
-        if report is not None and is_logged(plan, step, batches.steps):
-            report(step, losses[-1])
+    losses = _losses(batches, model, report, progress)
     validation = None if kept is None else _validated(model, kept, batches.size)
     first = [column[: batches.size] for column in columns[:-1]]
     result = Result(model, tuple(losses), np.array(model(*first)), validation)
     if plan.save:
         model.save(plan.save)
     return result
+
+
+def _losses(
+    batches: Batches, model: CompiledModel, report: Report | None, progress: bool | None
+) -> list[float]:
+    """Run all steps; return their losses."""
+    from frame.train.progress import progress_bar
+
+    plan, last = batches.plan, batches.steps - 1
+    # A bar and lines between its redraws would spoil each other.
+    wanted = False if progress is None and plan.training.log_every else progress
+    losses: list[float] = []
+    with progress_bar(wanted, batches.steps) as bar:
+        for step, batch in enumerate(batches):
+            losses.append(_step(batches, model, step, batch))
+            bar(f"loss {losses[-1]:.4g}")
+            if report is not None and step != last and is_logged(plan, step, batches.steps):
+                report(step, losses[-1])
+    if report is not None:
+        report(last, losses[-1])
+    return losses
 
 
 def check_data(plan: Plan) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from frame.core.dtypes import DTYPES, dtype
-from frame.core.errors import FrameError, InvalidArgumentError
+from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError
 from frame.core.shapes import as_shape
 from frame.frontend import catalogue
 from frame.frontend.catalogue import NAME, Entry, Named, Nested
@@ -160,7 +160,7 @@ def plan_of(document: Mapping[str, Any], folder: Path, outside: bool = False) ->
         training,
         lambda: columns_of(spec["data"], wanted, place, training.seed),
         lambda: _weights(spec["model"]["weights"], place),
-        spec["model"]["backend"],
+        _backend(spec["model"]["backend"]),
         _saved(spec["training"]["save"], place),
     )
 
@@ -283,6 +283,15 @@ def _weights(text: str, place: Place) -> Mapping[str, np.ndarray]:
         return load_weights(place.file(text, "model.weights"))
     except FrameError as error:
         raise InvalidArgumentError(f"model.weights: {error}") from error
+
+
+def _backend(name: str | None) -> str | None:
+    from frame.runtime.backends import backend
+
+    try:
+        return None if name is None else backend(name).name
+    except NotFoundError as error:
+        raise InvalidArgumentError(f"model.backend: {error}") from error
 
 
 def _saved(text: str, place: Place) -> str:

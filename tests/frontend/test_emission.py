@@ -12,7 +12,7 @@ import pytest
 
 from frame import frontend
 from frame.cli import main
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, UnimplementedError
 from frame.frontend.emission import texts
 from tests.frontend.specs import EXAMPLES, edited, tiny_mlp
 from tests.frontend.test_version0 import PREDICTIONS, TRAJECTORY
@@ -51,9 +51,9 @@ class Project:
         command = [str(self.folder / f"{self.name}_{kind}"), *words]
         return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
 
-    def trained(self) -> tuple[dict[int, float], float, list[float]]:
+    def trained(self, *flags: str) -> tuple[dict[int, float], float, list[float]]:
         """Train; return the printed losses by step, the final one, and the predictions."""
-        self.build("train")
+        self.build("train", *flags)
         found = self.run("train")
         assert found.returncode == 0, found.stderr
         *steps, final, predictions = found.stdout.splitlines()
@@ -134,6 +134,20 @@ def test_a_convolutional_network_gives_the_same_numbers(tmp_path) -> None:
         list(losses.values()), [result.losses[step] for step in losses], rtol=1e-4
     )
     np.testing.assert_allclose(predictions, result.predictions.ravel()[:64], rtol=1e-3, atol=1e-4)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_no_program_leaves_its_memory_or_the_rules_of_c(tmp_path) -> None:
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    probe = tmp_path / "probe.c"
+    probe.write_text("int main(void) { return 0; }")
+    command = [COMPILER, *flags, "-o", str(tmp_path / "probe"), str(probe)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("the compiler has no sanitizers")
+    project = Project(planned(rich()), tmp_path / "p")
+    losses, _, _ = project.trained(*flags, "-fno-omit-frame-pointer")
+    assert len(losses) == 6
 
 
 @needs_compiler
@@ -237,3 +251,14 @@ def test_the_command_tells_where_it_wrote(tmp_path, capsys) -> None:
     wrong.write_text("{}")
     assert main(["emit", str(wrong), "--out", out]) == 1
     assert "schema_version: expected" in capsys.readouterr().err
+
+
+def test_types_that_c_lacks_are_refused(tmp_path) -> None:
+    made = spec()
+    for entry in made["inputs"]:
+        entry["dtype"] = "bfloat16"
+    for layer in made["layers"]:
+        layer |= {"dtype": "bfloat16"} if layer["kind"] == "Linear" else {}
+    made["loss"]["target_dtype"] = "bfloat16"
+    with pytest.raises(UnimplementedError, match="bfloat16 has no type in C"):
+        frontend.emit(planned(made), tmp_path)

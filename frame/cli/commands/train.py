@@ -77,7 +77,7 @@ def _trained(plan: Plan, backend: str | None, as_json: bool) -> Result:
     def line(step: int, loss: float) -> None:
         click.echo(f"step {step} loss {loss:.6g}", err=as_json)
 
-    return frontend.train(plan, backend=backend, report=line)
+    return frontend.train(plan, backend=backend, report=line, progress=None)
 
 
 def _report(plan: Plan, result: Result, saved: list[str], seconds: float, as_json: bool) -> None:

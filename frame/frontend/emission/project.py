@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -228,7 +227,7 @@ class _Project:
         given["learning_rate"] = "&learning_rate"
         loss, *rest = program.run.outputs
         extra = [f"result{k}" for k in range(len(rest))]
-        type_ = texts.PRINTED[loss.type.dtype.name][0]
+        type_ = texts.number_type(loss.type)
         lines = [
             "int model_train(const void *const *inputs, float learning_rate, double *loss) {",
             *(
@@ -262,8 +261,8 @@ class _Project:
         for name, port in self.state.items():
             if port.role is not Role.OPTIMIZER_STATE:
                 continue
-            count = math.prod(int(size) for size in port.type.storage_shape)  # type: ignore[arg-type]
-            type_ = texts.PRINTED[port.type.dtype.name][0]
+            count = nbytes(port.type) // port.type.dtype.itemsize
+            type_ = texts.number_type(port.type)
             value = repr(float(program.initial.get(name, 0.0)))
             lines.append(
                 f"    for (long i = 0; i < {count}L; ++i) "
@@ -292,8 +291,7 @@ class _Project:
 
     def _main_infer(self) -> str:
         type_, call = texts.printed(self._output, 9)
-        sizes = [int(size) for size in self._output.shape]  # type: ignore[arg-type]
-        columns = max(math.prod(sizes[1:]), 1)
+        columns = max(nbytes(self._output) // self._output.dtype.itemsize // self.rows, 1)
         return texts.MAIN_INFER.format(
             title=self.title, name=self.name, type=type_, print=call, columns=columns
         )

@@ -23,8 +23,8 @@ PRINTED: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def printed(type_: TensorType, digits: int) -> tuple[str, str]:
-    """Return the C type of an output and the arguments of printf for its element `v[i]`.
+def number_type(type_: TensorType) -> str:
+    """Return the C type of the elements of a value that the main programs touch.
 
     Raises:
         UnimplementedError: C has no such type.
@@ -32,9 +32,20 @@ def printed(type_: TensorType, digits: int) -> tuple[str, str]:
     row = PRINTED.get(type_.dtype.name)
     if row is None:
         raise UnimplementedError(
-            f"frame emit: an output of {type_.dtype} has no type in C; cast it to float32"
+            f"frame emit: {type_.dtype} has no type in C, and an output, the loss or a state of "
+            "the optimizer has it; cast it to float32"
         )
-    name, conversion, cast = row
+    return row[0]
+
+
+def printed(type_: TensorType, digits: int) -> tuple[str, str]:
+    """Return the C type of an output and the arguments of printf for its element `v[i]`.
+
+    Raises:
+        UnimplementedError: C has no such type.
+    """
+    name = number_type(type_)
+    _, conversion, cast = PRINTED[type_.dtype.name]
     return name, f'"{conversion.format(digits=digits)}", {cast}v[i]'
 
 
@@ -331,6 +342,7 @@ int main(int count, char **words) {{
         printf({print});
     }}
     printf(MODEL_OUTPUT_BYTES / sizeof({type}) > {shown} ? " ...\\n" : "\\n");
+    free(order);
     return model_write_weights(result);
 }}
 """
