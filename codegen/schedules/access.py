@@ -6,7 +6,7 @@ loads of captures, broadcasts, views, conversions and elementwise chains are com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
 from frame.codegen.loops import builder as b
@@ -336,3 +336,20 @@ INDEX_RULES: dict[str, IndexRule] = {
     "uniform": _random,
     "normal": _random,
 }
+
+
+def captures_below(values: Iterable[Value]) -> set[Value]:
+    """Return the captures of a group that any of these values of it are computed from."""
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value.node is None:
+            found.add(value)
+        else:
+            pending.extend(value.node.operands)
+    return found

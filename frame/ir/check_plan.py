@@ -10,8 +10,9 @@ displacement), then writes its workspaces and results. What it proves:
     M4  every read finds the bytes that the producer wrote
     M5  a result overlaps no operand, workspace or other result of its step, but for the operands
         that the node lets it overwrite
-    M6  an input is written only if it is a state, after its last reader and every checked node,
-        and not before the step at which the program looks at the status
+    M6  an input is written only if it is a state, after its last reader and every node whose check
+        can fail (none has checked the same indices before), and not before the step at which the
+        program looks at the status
     M7  at the end every output and every state holds its value, and every other input its own
 """
 
@@ -148,8 +149,28 @@ class _Replay:
         self._sizes: dict[Value, int] = {}
         self._extents: dict[int, int] = {}
         self._states = {update.input_index for update in graph.updates}
-        checked = (step for step, node in enumerate(graph.nodes) if _checks(node))
-        self._last_check = max(checked, default=-1)
+        self._last_check = self._last_failing_check()
+
+    def _last_failing_check(self) -> int:
+        """Return the last step with a check that no earlier step has made on the same bytes."""
+        passed: set[tuple[Value, Size]] = set()
+        last = -1
+        for step, node in enumerate(self._graph.nodes):
+            asked, promised = _index_claims(node)
+            wanted = None if asked is None else {(self._seen(v), limit) for v, limit in asked}
+            if wanted is None or not wanted <= passed:
+                last = step
+            passed.update((self._seen(v), limit) for v, limit in promised)
+        return last
+
+    def _seen(self, value: Value) -> Value:
+        """Follow views that show all of an operand from its first byte on."""
+        while (target := self._facts.views.get(value)) is not None:
+            operand, offset = target if isinstance(target, tuple) else (target, 0)
+            if self._facts.number(offset) or self._size(operand) != self._size(value):
+                break
+            value = operand
+        return value
 
     def run(self) -> None:
         """Check the whole plan."""
@@ -445,3 +466,29 @@ def _holds_constant(node: Node) -> bool:
 def _checks(node: Node) -> bool:
     inner = (n for _, body in node.bodies for n in body.nodes)
     return "checked" in op_table().lookup(node.op).traits or any(_checks(n) for n in inner)
+
+
+_Claims = list[tuple[Value, Size]]
+
+
+def _index_claims(node: Node) -> tuple[_Claims | None, _Claims]:
+    """Return the indices that a node checks, None if it can't be told, and those it vouches for.
+
+    What a group checks inside stays a value of its body, which no other step vouches for.
+    """
+    if node.op != "group":
+        claims = list(op_table().lookup(node.op).indices(node).items())
+        known = not any(node.bodies) and bool(claims)
+        return (claims if known else None) if _checks(node) else [], claims
+    body = node.attributes["body"]
+    names = dict(zip(body.input_values, node.operands, strict=True))
+    names |= dict(zip(body.outputs, node.results, strict=True))
+    asked: _Claims | None = []
+    promised: _Claims = []
+    for inner_asked, inner_promised in map(_index_claims, body.nodes):
+        promised += [(names.get(value, value), limit) for value, limit in inner_promised]
+        if asked is not None and inner_asked is not None:
+            asked += [(names.get(value, value), limit) for value, limit in inner_asked]
+        else:
+            asked = None
+    return asked, promised

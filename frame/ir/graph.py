@@ -10,7 +10,7 @@ import enum
 import functools
 import hashlib
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
 from types import MappingProxyType
@@ -439,6 +439,10 @@ class OpSchema(Protocol):
     @property
     def traits(self) -> Collection[str]:
         """The traits of the op; the plan asks for `checked`."""
+
+    @property
+    def indices(self) -> Callable[[Node], Mapping[Value, Size]]:
+        """Which operands and results of a node hold indices below a limit once it has run."""
 
     def check(
         self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]

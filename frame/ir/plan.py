@@ -3,7 +3,8 @@
 1. Views share the memory of what they look at. A value and its views are one *block*.
 2. In place: a result joins the block of an operand that dies at its node, where the node allows it.
 3. Donation: the block of an update's value is computed into the memory of the state, if the state
-   has no later reader and every index-checked node comes before.
+   has no later reader and every node whose check of indices can fail comes before; one that checks
+   again what an earlier one has checked can't.
 4. Outputs are computed into output memory. What can't be (a value returned twice, an input or a
    constant returned as it is, a view) is copied at the end.
 5. All other blocks, the workspaces, and the arenas of bodies become slots of the arena.
@@ -13,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 
 from frame.core.dataclass import dataclass
@@ -88,6 +89,19 @@ def is_checked(node: Node) -> bool:
     if "checked" in op_table().lookup(node.op).traits:
         return True
     return any(is_checked(inner) for _, body in node.bodies for inner in body.nodes)
+
+
+def _with_indices(node: Node) -> Iterator[tuple[Node, Mapping[Value, Size]]]:
+    """Yield a node, or each of a group, with its indices as values outside of the group."""
+    if node.op not in OPAQUE:
+        yield node, op_table().lookup(node.op).indices(node)
+        return
+    ((_, body),) = node.bodies
+    outside = dict(zip(body.input_values, node.operands, strict=True))
+    outside.update(zip(body.outputs, node.results, strict=True))
+    for inner in body.nodes:
+        indices = op_table().lookup(inner.op).indices(inner)
+        yield inner, {outside.get(value, value): limit for value, limit in indices.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +206,23 @@ class _Planner:
         return last
 
     def _find_last_checked(self) -> int:
-        checked = (i for i, node in enumerate(self._graph.nodes) if is_checked(node))
-        return max(checked, default=-1)
+        """Return the last step that can fail: earlier ones may have checked what it checks."""
+        last = -1
+        known: set[tuple[Value, Size]] = set()
+        for step, node in enumerate(self._graph.nodes):
+            found: set[tuple[Value, Size]] = set()
+            for each, indices in _with_indices(node):
+                here = {(self._owner(value), limit) for value, limit in indices.items()}
+                if is_checked(each) and not (here and here <= known):
+                    last = step
+                found |= here
+            known |= found
+        return last
+
+    def _owner(self, value: Value) -> Value:
+        """Return the value of whose bytes a value is another look at, as a whole."""
+        root, offset = self._home.get(value, (value, 0))
+        return root if offset == 0 and self._size(root) == self._size(value) else value
 
     # --- 2. and 3. blocks: in place, donation ---------------------------------------------------
 

@@ -480,6 +480,7 @@ register(
         results=("y", "index"),
         samples=_max_pool_samples,
         constraints=_pool_constraints,
+        indices=lambda node: {node.results[1]: numel(node.operands[0].shape[2:])},
     )
 )
 
@@ -572,6 +573,7 @@ register(
         results=("gx",),
         traits=frozenset({Trait.CHECKED}),
         samples=_max_pool_grad_samples,
+        indices=lambda node: {node.operands[1]: numel(node.attributes["input_shape"][2:])},
     )
 )
 

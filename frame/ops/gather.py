@@ -102,6 +102,7 @@ register(
         gradient=_gather_gradient,
         traits=frozenset({Trait.CHECKED}),
         samples=_gather_samples,
+        indices=lambda node: {node.operands[1]: node.operands[0].shape[node.attributes["axis"]]},
         canonicalize=lambda operands, values: {
             "axis": normalize_axis(values["axis"], operands[0].rank)
         },
@@ -181,6 +182,7 @@ register(
         gradient=_scatter_gradient,
         traits=frozenset({Trait.CHECKED}),
         samples=_scatter_samples,
+        indices=lambda node: {node.operands[1]: node.attributes["shape"][node.attributes["axis"]]},
         canonicalize=_scatter_canonical,
     )
 )

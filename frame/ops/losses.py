@@ -190,5 +190,6 @@ register(
         autocast=Autocast.FLOAT32,
         decomposition=_build_cross_entropy,
         samples=_cross_entropy_samples,
+        indices=lambda node: {node.operands[1]: node.operands[0].shape[-1]},
     )
 )

@@ -15,7 +15,7 @@ from frame.core.devices import HOST
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim, Size, numel, shape_text
-from frame.ir.graph import Attribute, Constant, Graph, TensorType, Value
+from frame.ir.graph import Attribute, Constant, Graph, Node, TensorType, Value
 
 
 class Trait(enum.StrEnum):
@@ -136,6 +136,11 @@ def unconstrained(
     return ()
 
 
+def no_indices(node: Node) -> Mapping[Value, Size]:
+    """State nothing of the indices that a node reads or makes: most ops have none."""
+    return {}
+
+
 _Checked = tuple[Mapping[str, Attribute], tuple[TensorType, ...]]
 
 # What ops have inferred before: a deep network asks the same thing for each of its layers.
@@ -174,6 +179,10 @@ class OpDef:
     `constraints` yields (size, text) pairs: where a size is symbolic and turns out negative once
     symbols are bound, the graph refuses the values and says that the op needs what `text` says.
 
+    `indices` gives the operands and results of a node that, once it has run without an error, hold
+    nothing but indices from 0 to below a limit: what a checked op has checked, and the positions
+    that an op computes. A check of the same values against the same limit can't fail after that.
+
     `reference` receives float operands in float64 (and integers as they are) and the attributes
     with symbols already bound to ints; its results are cast to the inferred dtypes by the
     interpreter. `decomposition` builds the op from simpler ones inside the active builder.
@@ -193,6 +202,7 @@ class OpDef:
     samples: Callable[[], Iterable[Sample]] = tuple
     canonicalize: Canonicalize | None = None
     constraints: Constraints = unconstrained
+    indices: Callable[[Node], Mapping[Value, Size]] = no_indices
 
     def check(
         self, operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]

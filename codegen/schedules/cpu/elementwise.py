@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, LoopKind
-from frame.codegen.schedules.access import INDEX_RULES, Reader
+from frame.codegen.schedules.access import INDEX_RULES, Reader, captures_below
 from frame.codegen.schedules.cpu import transpose
 from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
@@ -114,14 +114,5 @@ def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:
 
 def _read_elsewhere(body: Graph) -> set[Value]:
     """Captures that views, or broadcasts that change their shape, read at another index."""
-    found: set[Value] = set()
-    pending = [
-        operand for node in body.nodes if node.op in INDEX_RULES for operand in node.operands
-    ]
-    while pending:
-        value = pending.pop()
-        if value.node is None:
-            found.add(value)
-        else:
-            pending.extend(value.node.operands)
-    return found
+    moved = (node for node in body.nodes if node.op in INDEX_RULES)
+    return captures_below(operand for node in moved for operand in node.operands)

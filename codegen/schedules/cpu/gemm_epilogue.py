@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
-from frame.codegen.schedules.access import INDEX_RULES, Reader
+from frame.codegen.schedules.access import INDEX_RULES, Reader, captures_below
 from frame.codegen.schedules.group import Group, Index
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.core.dataclass import dataclass
-from frame.ir.graph import Graph, Node, Value
+from frame.ir.graph import Graph, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:
     The capture is read by the epilogue alone, at the index of the output, and has its type.
     """
     anchor = next(node for node in body.nodes if node.op in ("matmul", "conv2d"))
-    elsewhere = _captures_below(
+    elsewhere = captures_below(
         value
         for node in body.nodes
         if node is anchor or node.op in INDEX_RULES
@@ -84,16 +84,3 @@ def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:
         for c, entry in enumerate(body.inputs)
         if entry.value.type == output.type and entry.value not in elsewhere
     )
-
-
-def _captures_below(values: object) -> set[Value]:
-    found: set[Value] = set()
-    pending: list[Value] = list(values)  # type: ignore[call-overload]
-    while pending:
-        value = pending.pop()
-        node: Node | None = value.node
-        if node is None:
-            found.add(value)
-        else:
-            pending.extend(node.operands)
-    return found

@@ -29,7 +29,7 @@ import numpy as np
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
-from frame.codegen.schedules.access import AxisPart, Reader
+from frame.codegen.schedules.access import INDEX_RULES, AxisPart, Reader, captures_below
 from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, Index, KernelCall
@@ -120,6 +120,31 @@ def workspaces(body: Graph) -> tuple[Size, ...]:
         for node in body.nodes
         if Trait.REDUCTION in lookup(node.op).traits
     )
+
+
+def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:
+    """Return the (output, capture) pairs that may share memory.
+
+    The output has the kept axes alone, and the capture, of its type, is read where outputs are
+    finished, at the index of the output, and by no sweep.
+    """
+    domain, _ = domain_of(body)
+    swept = _read_in_sweeps(body, domain)
+    return tuple(
+        (o, c)
+        for o, output in enumerate(body.outputs)
+        for c, entry in enumerate(body.inputs)
+        if output.shape != domain and entry.value.type == output.type and entry.value not in swept
+    )
+
+
+def _read_in_sweeps(body: Graph, domain: tuple[Size, ...]) -> set[Value]:
+    """Captures below a reduction, an output of the size of the domain, or a change of index."""
+    below = [output for output in body.outputs if output.shape == domain]
+    for node in body.nodes:
+        if Trait.REDUCTION in lookup(node.op).traits or node.op in INDEX_RULES:
+            below += node.operands
+    return captures_below(below)
 
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
@@ -418,9 +443,16 @@ class _Sweeps:
             reader.store(output, index, value)
 
     def store_kept(self) -> None:
-        """Write the stores of the outputs that have only the kept axes."""
+        """Write the stores of the outputs that have only the kept axes.
+
+        All are computed before any is stored: an output may overwrite a capture.
+        """
         outputs = self.nest.group.body.outputs
-        for position, output in enumerate(outputs):
-            if not self.nest.is_full(output):
-                index = self.nest.index_of(output, self.kept)
-                self.reader.store(position, index, self.reader.load(output, index))
+        kept = [k for k, output in enumerate(outputs) if not self.nest.is_full(output)]
+        places = [self.nest.index_of(outputs[k], self.kept) for k in kept]
+        ready = [
+            self.body.let("y", self.reader.load(outputs[k], index))
+            for k, index in zip(kept, places, strict=True)
+        ]
+        for position, index, value in zip(kept, places, ready, strict=True):
+            self.reader.store(position, index, value)
