@@ -105,6 +105,34 @@ def casts() -> Graph:
     return build(body, tensor(3), tensor(3, dtype=bfloat16))
 
 
+_LAST, _SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def islands_of_channels_last():
+    """Convolutions in a graph that keeps its channels last: no transpose is left but the last."""
+
+    def make(x, weight, bias, other):
+        y = ops.relu(ops.transpose(ops.conv2d(x, weight), _LAST) + bias)
+        y = y * ops.sum(y, axes=(3,), keepdims=True)
+        z = ops.transpose(ops.conv2d(ops.transpose(y, _SECOND), other), _LAST)
+        rows = ops.concat([z + 1.0, ops.flip(z, axes=(3,))], axis=3)
+        top = ops.max_pool2d(ops.transpose(rows, _SECOND), (2, 2), (2, 2), (0, 0, 0, 0))[0]
+        return ops.max(rows, axes=(1, 2)), ops.exp(ops.transpose(top, _LAST))
+
+    return build(make, tensor("n", 2, 6, 7), tensor(3, 2, 3, 3), tensor(3), tensor(5, 3, 1, 1))
+
+
+def transposes_that_must_stay():
+    """As many transposes in every order of the axes; of a value read in both, one stays."""
+
+    def make(x, y):
+        one = ops.relu(ops.transpose(x, (1, 0)))
+        both = ops.exp(ops.transpose(y, (1, 0)))
+        return one, both, ops.transpose(both, (1, 0))
+
+    return build(make, tensor(3, 4), tensor(5, 6))
+
+
 def products_of_transposes() -> Graph:
     def body(a, b):
         return ops.transpose(a) @ b, a @ ops.transpose(b), ops.transpose(ops.transpose(a) @ b)
@@ -482,6 +510,10 @@ CASES: Mapping[str, Case] = {
     "canonicalize_views": Case(Canonicalize(), views),
     "canonicalize_casts": Case(Canonicalize(), casts),
     "canonicalize_products_of_transposes": Case(Canonicalize(), products_of_transposes, **_LOOSE),
+    "canonicalize_islands_of_channels_last": Case(
+        Canonicalize(), islands_of_channels_last, **_LOOSE
+    ),
+    "canonicalize_transposes_that_must_stay": Case(Canonicalize(), transposes_that_must_stay),
     "canonicalize_broadcasts": Case(Canonicalize(), broadcasts),
     "canonicalize_composites": Case(Canonicalize(), composites, **_LOOSE),
     "canonicalize_arg_extremes": Case(Canonicalize(), arg_extremes),

@@ -18,6 +18,7 @@ from frame.compiler.passes.loop_invariants import hoist_invariants
 from frame.compiler.passes.operator_fusion import inline_groups
 from frame.compiler.passes.rules_arithmetic import ARITHMETIC
 from frame.compiler.passes.rules_views import VIEW_RULES
+from frame.compiler.passes.transposes import cancel_transposes
 from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value
@@ -55,12 +56,19 @@ class Canonicalize:
 
     def run(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph in canonical form."""
-        graph = inline_groups(graph)
+        graph = cancel_transposes(inline_groups(graph), context)
         if self.batch_norm:
             graph = fold_batch_norms(graph, context)
         if self.hoist:
             graph = hoist_invariants(graph, context)
-        return _sweep(graph, context)
+        return _settle(_sweep(graph, context), context)
+
+
+def _settle(graph: Graph, context: PassContext) -> Graph:
+    """Cancel what transposes the sweep has brought together, which may give it work again."""
+    while (changed := cancel_transposes(graph, context)) is not graph:
+        graph = _sweep(changed, context)
+    return graph
 
 
 def _sweep(graph: Graph, context: PassContext) -> Graph:
