@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from frame.compiler.pass_manager import Instrument
+from frame.compiler.pass_manager import Instrument, PassContext
+from frame.compiler.passes.layout_assignment import LayoutAssignment, assign_some
 from frame.compiler.passes.load_split import LoadSplit, split_graph
 from frame.compiler.pipeline import (
     Pipeline,
@@ -242,13 +243,36 @@ def _steps_around(
 def _plan_pieces(declared: Declared, simple: Simplified) -> Planned:
     """Cut the graph by who takes which node, what depends on weights alone by itself."""
     devices, refusals = _assign(declared, simple)
-    split = split_graph(simple.graph)
+    graph, devices = _with_layouts(declared, simple.graph, devices)
+    split = split_graph(graph)
     moved = {node: devices[split.sources.get(node, node)] for node in split.run.nodes}
     run = _plan_cut(declared, split.run, moved)
     if split.load is None:
         return Planned(run, refused=refusals)
     derived = tuple(source.index for source in split.run_sources if source.derived)
     return Planned(run, _plan_cut(declared, split.load, devices), derived, refusals)
+
+
+def _with_layouts(
+    declared: Declared, graph: Graph, devices: Mapping[Node, Device]
+) -> tuple[Graph, Mapping[Node, Device]]:
+    """Pack the weights of each node as its device wants them, before the graph falls into parts:
+    a piece does not know any more which of its inputs stay the same."""
+    if not any(
+        isinstance(each, LayoutAssignment) for each in make_pipeline(declared.passes).each()
+    ):
+        return graph, devices
+    for device in dict.fromkeys(devices.values()):
+        if device == NUMPY:
+            continue
+        owner, target = backend(device.backend), target_on(declared, device)
+        context = PassContext(
+            target, owner.capabilities(target), owner.group_info, _watchers(declared)
+        )
+        own = {node for node, taken_by in devices.items() if taken_by == device}
+        graph, made_for = assign_some(graph, own, context)
+        devices = {node: devices[old] for node, old in made_for.items()}
+    return graph, devices
 
 
 def _plan_cut(declared: Declared, graph: Graph, devices: Mapping[Node, Device]) -> PlannedProgram:

@@ -14,7 +14,7 @@ from frame.core.dtypes import float32
 from frame.core.errors import DeviceError, InvalidArgumentError, UnimplementedError
 from frame.core.tolerances import compare
 from frame.ir.builder import GraphBuilder
-from frame.ir.graph import ROW_MAJOR, Layout, TensorType
+from frame.ir.graph import ROW_MAJOR, Layout, Role, TensorType
 from frame.ops.interpreter import interpret
 from frame.ops.record import NoGradient, OpDef, Operand, Sample
 from frame.ops.registry import register, unregister
@@ -107,6 +107,23 @@ def test_an_op_without_code_runs_in_numpy(reversed_rows, caplog) -> None:
         check(model, numbers(3, 2))
     found = [record.getMessage().rpartition(" ")[2] for record in caplog.records]
     assert found == ["cpu:0", "numpy:0"]
+
+
+def test_a_cut_of_the_cpu_packs_what_its_pieces_read_and_nothing_for_numpy(reversed_rows) -> None:
+    @nn.module(weight=nn.param((96, 96), nn.normal()))
+    def net(self, x):
+        return (
+            ops.relu(ops.reversed_rows(x @ self.weight)) @ self.weight
+            + ops.reversed_rows(self.weight)[0]
+        )
+
+    model = frame.compile(net, [frame.spec(("n", 96))])
+    loaded = model.entry("infer").loaded
+    derived = [p for p in loaded.run.signature.inputs if p.role is Role.DERIVED]
+    assert sorted(p.type.layout != ROW_MAJOR for p in derived) == [False, True]
+    x, weight = numbers(64, 96), model.params["weight"].astype(np.float64)
+    want = np.maximum((x @ weight)[::-1], 0) @ weight + weight[-1]
+    np.testing.assert_allclose(model(x), want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
 def test_a_refused_composite_is_decomposed_for_the_cpu() -> None:

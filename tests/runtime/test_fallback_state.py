@@ -12,6 +12,7 @@ from frame import nn, ops
 from frame.compiler.optimizers import SGD, Adam
 from frame.core.devices import HOST
 from frame.core.errors import InvalidArgumentError
+from frame.ir.graph import ROW_MAJOR, Role
 from frame.runtime import bound_entry
 from tests.runtime.support import forget_programs, numbers, watched
 from tests.support.recorder import names, recorder
@@ -184,6 +185,29 @@ def test_a_cut_graph_computes_what_depends_on_weights_once() -> None:
         for _ in range(2):
             run()
         assert names(device).count("exp") == 2
+
+
+def test_refused_products_read_weights_that_the_cpu_has_packed() -> None:
+    """The load program packs them, once; new weights are packed again."""
+
+    @nn.module(first=nn.param((96, 64), nn.normal()), second=nn.param((64, 48), nn.normal()))
+    def two(self, x):
+        return ops.relu(ops.relu(x) @ self.first) @ self.second
+
+    with recorder(refuse={"matmul"}):
+        model = frame.compile(two, [frame.spec(("n", 96))], backend="recorder")
+        loaded = model.entry("infer").loaded
+        assert loaded.load is not None
+        assert [p.device.backend for p in loaded.load.pieces] == ["cpu"]
+        derived = [p for p in loaded.run.signature.inputs if p.role is Role.DERIVED]
+        assert len(derived) == 2 and all(p.type.layout != ROW_MAJOR for p in derived)
+        x = numbers(64, 96)
+        for scale in (1.0, 0.5):
+            values = {name: value * np.float32(scale) for name, value in model.params.items()}
+            model.load_params(values)
+            first, second = (values[name].astype(np.float64) for name in ("first", "second"))
+            want = np.maximum(np.maximum(x, 0) @ first, 0) @ second
+            np.testing.assert_allclose(model(x), want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
 # --- sizes ----------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ program. Everything else stays row-major, and so do the weights of a graph that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import field
 from typing import ClassVar
 
 from frame.compiler.pass_manager import PassContext
@@ -40,25 +41,57 @@ class LayoutAssignment:
         return DeadNodeElimination().run(hoist_invariants(assigned, context), context)
 
 
-def _assign(graph: Graph, fixed: set[Value], context: PassContext) -> Graph:
-    packed: dict[tuple[Value, Layout], Value] = {}
+def assign_some(
+    graph: Graph, nodes: Collection[Node], context: PassContext
+) -> tuple[Graph, dict[Node, Node]]:
+    """Pack the weights that some nodes of a graph read, which has several targets.
+
+    Returns:
+        the new graph, and for each of its nodes the one of `graph` that it was made for.
+    """
+    if not context.capabilities.anchors:
+        return graph, {node: node for node in graph.nodes}
+    fixed, packed = constant_for_a_model(graph), _Packed(context)
+    made_for: dict[Node, Node] = {}
     with Rewriter(graph) as rewriter:
         for node in graph.nodes:
-            if node.op == "scan":
-                _assign_body(rewriter, node, fixed, context)
-                continue
-            wanted = _wanted(node, fixed, context)
-            if not wanted:
-                rewriter.copy(node)
-                continue
-            begin(rewriter, node)
-            operands = [rewriter[operand] for operand in node.operands]
-            for position, layout in wanted.items():
-                operands[position] = _packed(operands[position], layout, packed, context)
-            results = create_node(node.op, tuple(operands), node.attributes)
-            for old, new in zip(node.results, results, strict=True):
-                rewriter.replace(old, new)
+            start = len(rewriter.nodes)
+            _assign_node(rewriter, node, fixed if node in nodes else set(), packed)
+            made_for.update(dict.fromkeys(rewriter.nodes[start:], node))
+        return rewriter.finish(), made_for
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """What has been packed so far in one graph."""
+
+    context: PassContext
+    values: dict[tuple[Value, Layout], Value] = field(default_factory=dict)
+
+
+def _assign(graph: Graph, fixed: set[Value], context: PassContext) -> Graph:
+    packed = _Packed(context)
+    with Rewriter(graph) as rewriter:
+        for node in graph.nodes:
+            _assign_node(rewriter, node, fixed, packed)
         return rewriter.finish()
+
+
+def _assign_node(rewriter: Rewriter, node: Node, fixed: set[Value], packed: _Packed) -> None:
+    if node.op == "scan":
+        _assign_body(rewriter, node, fixed, packed.context)
+        return
+    wanted = _wanted(node, fixed, packed.context)
+    if not wanted:
+        rewriter.copy(node)
+        return
+    begin(rewriter, node)
+    operands = [rewriter[operand] for operand in node.operands]
+    for position, layout in wanted.items():
+        operands[position] = _relayout(operands[position], layout, packed)
+    results = create_node(node.op, tuple(operands), node.attributes)
+    for old, new in zip(node.results, results, strict=True):
+        rewriter.replace(old, new)
 
 
 def _assign_body(rewriter: Rewriter, node: Node, fixed: set[Value], context: PassContext) -> None:
@@ -95,16 +128,14 @@ def _can_pack(value: Value, fixed: set[Value]) -> bool:
     return value in fixed and value.type.layout == ROW_MAJOR
 
 
-def _packed(
-    value: Value, layout: Layout, packed: dict[tuple[Value, Layout], Value], context: PassContext
-) -> Value:
-    found = packed.get((value, layout))
+def _relayout(value: Value, layout: Layout, packed: _Packed) -> Value:
+    found = packed.values.get((value, layout))
     if found is None:
-        context.count("relayout")
+        packed.context.count("relayout")
         blocks = tuple(part for block in layout.blocks for part in block)
         attributes = {"permutation": layout.permutation, "blocks": blocks}
         (found,) = create_node("relayout", (value,), attributes)
-        packed[value, layout] = found
+        packed.values[value, layout] = found
     return found
 
 
