@@ -35,6 +35,7 @@ from frame.codegen.loops.ir import (
 from frame.codegen.loops.printer import kernel_key
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import KernelCall, Part, Ref, make_group
+from frame.codegen.schedules.lifting import families
 from frame.codegen.schedules.registry import schedule_for
 from frame.codegen.schedules.sizes import size_expr
 from frame.codegen.schedules.work import Work, group_work
@@ -44,7 +45,7 @@ from frame.core.errors import InternalError
 from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription
 from frame.ir import memory
-from frame.ir.graph import Graph, Node, Value
+from frame.ir.graph import Graph, Node, TensorType, Value
 from frame.ir.hashing import structural_hash
 from frame.ir.memory import MemoryPlan, Space
 
@@ -90,6 +91,10 @@ def control_workspaces(node: Node) -> tuple[Size, ...]:
     if node.op == "scan":
         return tuple(size * 2 for size in sizes)
     return (*sizes, 1) if node.op == "while" else ()
+
+
+def _types(node: Node) -> tuple[TensorType, ...]:
+    return tuple(result.type for result in node.results)
 
 
 def _bytes(value: Value) -> Size:
@@ -149,7 +154,8 @@ class _Lowering:
         self.placements: dict[tuple[object, ...], Placement] = {}
         self.kernels: dict[str, Kernel] = {}
         self.names: dict[str, int] = {}
-        self.scheduled: dict[tuple[str, str], _Scheduled] = {}
+        self.scheduled: dict[tuple[str, str, bool], _Scheduled] = {}
+        self.families = families(graph.nodes)
         self.constants: list[ConstantData] = []
         self.checks: list[CheckSite] = []
         self.launches: list[LaunchSite] = []
@@ -260,14 +266,19 @@ class _Lowering:
         Deep models repeat their layers, and to schedule a group takes far longer than to hash it.
         A group that checks indices has a number of its own in its kernels.
         """
-        body: Graph = node.attributes["body"]
+        family = self.families.get(node)
+        body: Graph = node.attributes["body"] if family is None else family.body
         anchor: str = node.attributes["anchor"]
         schedule = schedule_for(anchor)
-        key = anchor, structural_hash(body)
+        key = anchor, structural_hash(body), family is not None
         if key in self.scheduled:
             return self.scheduled[key]
         sizes, checks = schedule.workspaces(body, self.target), schedule.checks(body)
+        if family is not None:
+            node = Node(node.op, node.operands, {"anchor": anchor, "body": body}, _types(node))
         group = make_group(node, self.target, self.symbols, sizes, len(self.checks) + 1)
+        if family is not None:
+            group = replace(group, scalars=family.scalars)
         calls = tuple(map(self._shared_call, schedule.lower(group)))
         made = _Scheduled(calls, sizes, checks, group_work(node))
         if not checks:
@@ -284,7 +295,10 @@ class _Lowering:
     ) -> None:
         views = tuple(_operand(operands, ref) for ref in call.operands)
         body: Graph = node.attributes["body"]
-        self.statements.append(Launch(call.kernel.name, views, call.scalars, call.chunks))
+        family = self.families.get(node)
+        bound = {} if family is None else family.bound(body)
+        scalars = tuple(bound.get(value, value) for value in call.scalars)
+        self.statements.append(Launch(call.kernel.name, views, scalars, call.chunks))
         self.launches.append(LaunchSite(call.kernel.name, body.nodes, work))
 
     def _share(self, kernel: Kernel) -> Kernel:

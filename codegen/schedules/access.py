@@ -11,7 +11,7 @@ from dataclasses import field
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Const, Expr, Type, Var
-from frame.codegen.schedules import random_bits
+from frame.codegen.schedules import lifting, random_bits
 from frame.codegen.schedules.group import Group, Index
 from frame.codegen.schedules.scalar_rules import apply_rule, compute_dtype
 from frame.core.dataclass import dataclass
@@ -292,6 +292,9 @@ def _size(reader: Reader, node: Node, index: Index) -> Expr:
 
 
 def _constant(reader: Reader, node: Node, index: Index) -> Expr:
+    scalar = reader.group.scalars.get(node)
+    if scalar is not None:
+        return lifting.element(scalar, node.results[0].dtype)
     array = node.attributes["value"].array
     return b.const(array.reshape(-1)[0].item(), compute_dtype(node.results[0].dtype))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from frame.codegen.loops.ir import Block, Buffer, Expr, Kernel, Scope, Var
@@ -38,7 +38,8 @@ class Ref:
 class KernelCall:
     """One launch of a kernel of a group: which buffers of the group are its parameters, and how
     many chunks there are. `helpers` are kernels that it calls, callees first; equal names mean
-    equal kernels. `scalars` are the values of the kernel's scalars, over the symbols alone."""
+    equal kernels. `scalars` are the values of the kernel's scalars, over the symbols alone, and the
+    scalars of the group."""
 
     kernel: Kernel
     operands: tuple[Ref, ...]
@@ -52,7 +53,8 @@ class Group:
     """A group node on a target.
 
     `symbols` are the variables that hold the symbols of the graph; `captures`, `outputs` and
-    `workspaces` the buffers that kernels have as parameters; `sites` numbers the checks.
+    `workspaces` the buffers that kernels have as parameters; `sites` numbers the checks. `scalars`
+    hold the bits of constants that the kernels get at each launch.
     """
 
     node: Node
@@ -62,6 +64,7 @@ class Group:
     outputs: tuple[Buffer, ...]
     workspaces: tuple[Buffer, ...] = ()
     site: int = 1
+    scalars: Mapping[Node, Var] = field(default_factory=dict)
 
     @property
     def body(self) -> Graph:
@@ -125,7 +128,8 @@ class Group:
         ]
         buffers = tuple(memory for memory, _ in rows)
         free = used_variables(body, buffers)
-        values = {**{var: var for var in self.symbols.values()}, **(arguments or {})}
+        given = (*self.symbols.values(), *self.scalars.values())
+        values: dict[Var, Expr] = {**{var: var for var in given}, **(arguments or {})}
         scalars = tuple(var for var in values if var in free)
         name = f"{self.name}_{suffix}" if suffix else self.name
         kernel = Kernel(name, buffers, scalars, body, note)
