@@ -243,14 +243,14 @@ def _steps_around(
 def _plan_pieces(declared: Declared, simple: Simplified) -> Planned:
     """Cut the graph by who takes which node, what depends on weights alone by itself."""
     devices, refusals = _assign(declared, simple)
-    graph, devices = _with_layouts(declared, simple.graph, devices)
+    graph, placed = _with_layouts(declared, simple.graph, devices)
     split = split_graph(graph)
-    moved = {node: devices[split.sources.get(node, node)] for node in split.run.nodes}
+    moved = {node: placed[split.sources.get(node, node)] for node in split.run.nodes}
     run = _plan_cut(declared, split.run, moved)
     if split.load is None:
         return Planned(run, refused=refusals)
     derived = tuple(source.index for source in split.run_sources if source.derived)
-    return Planned(run, _plan_cut(declared, split.load, devices), derived, refusals)
+    return Planned(run, _plan_cut(declared, split.load, placed), derived, refusals)
 
 
 def _with_layouts(
