@@ -23,7 +23,7 @@ from frame.hal.interfaces import Capabilities, GroupInfo, Piece
 from frame.ir.graph import Graph, Node
 from frame.ops.anchors import ANCHORS
 from frame.ops.record import Trait
-from frame.ops.registry import lookup, records
+from frame.ops.registry import loaded_records, lookup
 
 _CONTROL = frozenset({"scan", "cond", "while"})
 _STANDING = frozenset({"constant", "reshape", "group"})
@@ -32,11 +32,10 @@ _STANDING = frozenset({"constant", "reshape", "group"})
 def capabilities() -> Capabilities:
     """Return the ops that have a scalar rule, an index rule or a schedule."""
     anchors = frozenset(schedules("cpu"))
-    native = frozenset(r.name for r in records() if _reason(r.name) is None)
     whole = {*scalar_rules.RULES, *access.INDEX_RULES, *anchors}
-    composites = frozenset(
-        r.name for r in records() if r.name in whole and r.decomposition is not None
-    )
+    # Families that are not loaded have composites only: whoever uses one of their ops loads it.
+    native = frozenset(r.name for r in loaded_records() if _reason(r.name) is None)
+    composites = frozenset(name for name in native & whole if lookup(name).decomposition)
     dtypes = frozenset(name for name, row in DTYPES.items() if not row.storage_only)
     return Capabilities(native, composites, anchors, True, dtypes)
 

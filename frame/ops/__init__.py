@@ -39,7 +39,27 @@ FAMILIES = (
 for _family in FAMILIES:
     importlib.import_module(f"frame.ops.{_family}")
 
+DEFERRED: dict[str, tuple[str, ...]] = {
+    "frame.ops.activations": (
+        "celu", "glu", "hardsigmoid", "hardtanh", "heaviside_surrogate", "log_sigmoid", "mish",
+        "prelu", "selu", "softsign",
+    ),
+    "frame.ops.group_norms": ("group_norm", "rms_norm"),
+    "frame.ops.tables": ("embedding", "one_hot", "take_along_axis"),
+    "frame.ops.criteria": (
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_similarity",
+        "huber_loss", "kl_div", "l1_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss",
+        "soft_margin_loss",
+    ),
+    "frame.ops.attention": ("scaled_dot_product_attention",),
+    "frame.ops.ordering": ("argsort", "cumsum", "sort", "topk"),
+    "frame.ops.recurrences": ("linear_scan", "selective_scan"),
+    "frame.ops.convolutions": ("conv1d", "conv_transpose2d", "global_avg_pool"),
+}  # fmt: skip
+"""The modules that are imported when one of their ops is first asked for, with their names."""
+
 registry.seal_built_in()
+registry.defer(DEFERRED)
 install_op_table(api.Table())
 _NAMES = frozenset(api.names())
 for _family in _NAMES.intersection(FAMILIES):  # `matmul` is the function, not the module

@@ -22,29 +22,38 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "argsort",
     "asin",
     "atan",
     "atan2",
     "avg_pool2d",
     "batch_norm_infer",
     "batch_norm_train",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",
     "bitwise_xor",
     "cast",
     "ceil",
+    "celu",
     "clamp",
     "concat",
     "cond",
     "constant",
+    "conv1d",
     "conv2d",
+    "conv_transpose2d",
     "cos",
     "cosh",
+    "cosine_similarity",
+    "cumsum",
     "custom_vjp_call",
     "div",
     "dropout",
     "elu",
+    "embedding",
     "equal",
     "erf",
     "exp",
@@ -58,21 +67,32 @@ __all__ = [
     "gather",
     "gelu",
     "getitem",
+    "global_avg_pool",
+    "glu",
     "greater",
     "greater_equal",
     "group",
+    "group_norm",
+    "hardsigmoid",
     "hardswish",
+    "hardtanh",
+    "heaviside_surrogate",
+    "huber_loss",
     "iota",
     "isfinite",
     "isinf",
     "isnan",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "less",
     "less_equal",
+    "linear_scan",
     "log",
     "log1p",
     "log2",
+    "log_sigmoid",
     "log_softmax",
     "logical_and",
     "logical_not",
@@ -86,26 +106,35 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mish",
     "mod",
     "mse_loss",
     "mul",
     "neg",
+    "nll_loss",
     "normal",
     "not_equal",
+    "one_hot",
     "ones",
     "ones_like",
     "pad",
+    "poisson_nll_loss",
     "pow",
+    "prelu",
     "prod",
     "reciprocal",
     "relayout",
     "relu",
     "relu6",
     "reshape",
+    "rms_norm",
     "round",
     "rsqrt",
+    "scaled_dot_product_attention",
     "scan",
     "scatter_add",
+    "selective_scan",
+    "selu",
     "shift_left",
     "shift_right",
     "sigmoid",
@@ -115,9 +144,13 @@ __all__ = [
     "sinh",
     "size",
     "slice",
+    "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softmax_cross_entropy",
     "softplus",
+    "softsign",
+    "sort",
     "split",
     "sqrt",
     "square",
@@ -126,9 +159,11 @@ __all__ = [
     "stop_gradient",
     "sub",
     "sum",
+    "take_along_axis",
     "tan",
     "tanh",
     "tile",
+    "topk",
     "transpose",
     "trunc",
     "uniform",
@@ -141,6 +176,7 @@ __all__ = [
 ]
 
 FAMILIES: tuple[str, ...]
+DEFERRED: dict[str, tuple[str, ...]]
 Operand: TypeAlias = Value | float | np.ndarray | Sequence[Any]
 
 def abs(x: Operand) -> Value:
@@ -163,6 +199,9 @@ def argmax(x: Operand, axis: int, keepdims: bool = False) -> Value:
 
 def argmin(x: Operand, axis: int, keepdims: bool = False) -> Value:
     """Return the position of the smallest element along an axis, as int64."""
+
+def argsort(x: Operand, axis: int = -1, descending: bool = False) -> Value:
+    """The positions of the elements in order along an axis."""
 
 def asin(x: Operand) -> Value:
     """Return the arc sine."""
@@ -199,6 +238,16 @@ def batch_norm_train(
 ) -> tuple[Value, ...]:
     """Batch normalisation with the statistics of x itself, over all axes but axis 1."""
 
+def binary_cross_entropy(probability: Operand, target: Operand, reduction: str = "mean") -> Value:
+    """The cross entropy -(target * log(p) + (1 - target) * log(1 - p)) of a probability and ..."""
+
+def binary_cross_entropy_with_logits(
+    logits: Operand,
+    target: Operand,
+    reduction: str = "mean",
+) -> Value:
+    """The cross entropy of the probability sigmoid(logits) and a target in [0, 1], computed ..."""
+
 def bitwise_and(a: Operand, b: Operand) -> Value:
     """Return a & b."""
 
@@ -217,6 +266,9 @@ def cast(x: Operand, dtype: DTypeLike) -> Value:
 def ceil(x: Operand) -> Value:
     """Return the smallest whole number >= x."""
 
+def celu(x: Operand, alpha: float = 1.0) -> Value:
+    """Continuously differentiable exponential linear unit."""
+
 def clamp(x: Operand, low: Operand, high: Operand) -> Value:
     """Return minimum(maximum(x, low), high)."""
 
@@ -229,6 +281,16 @@ def cond(predicate: Value, then: Callable[[], Any], otherwise: Callable[[], Any]
 def constant(value: Any, dtype: DTypeLike | None = None) -> Value:
     """Return a constant tensor of a number, a nested list of numbers or an array."""
 
+def conv1d(
+    x: Operand,
+    w: Operand,
+    stride: int = 1,
+    padding: int | Sequence[int] = ...,
+    dilation: int = 1,
+    groups: int = 1,
+) -> Value:
+    """One-dimensional convolution (cross-correlation) with zero padding."""
+
 def conv2d(
     x: Operand,
     w: Operand,
@@ -240,11 +302,28 @@ def conv2d(
 ) -> Value:
     """Two-dimensional convolution (cross-correlation) with zero padding."""
 
+def conv_transpose2d(
+    x: Operand,
+    w: Operand,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    output_padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+) -> Value:
+    """Transposed two-dimensional convolution."""
+
 def cos(x: Operand) -> Value:
     """Return the cosine of x radians."""
 
 def cosh(x: Operand) -> Value:
     """Return the hyperbolic cosine."""
+
+def cosine_similarity(a: Operand, b: Operand, axis: int = -1, eps: float = 1e-08) -> Value:
+    """The cosine of the angle between vectors along an axis."""
+
+def cumsum(x: Operand, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> Value:
+    """The sums of the elements up to each one along an axis, added in order."""
 
 def custom_vjp_call(
     *operands: Operand | Sequence[Operand],
@@ -262,6 +341,9 @@ def dropout(x: Value, counter: Value, rate: float, *, stream: int | None = None)
 
 def elu(x: Operand, alpha: float = 1.0) -> Value:
     """Exponential linear unit."""
+
+def embedding(table: Operand, indices: Operand, padding_index: int = -1) -> Value:
+    """The rows of a table at the indices."""
 
 def equal(a: Operand, b: Operand) -> Value:
     """Return whether a == b, as bool."""
@@ -302,6 +384,12 @@ def gelu(x: Operand, approximate: str = "none") -> Value:
 def getitem(x: Value, key: Any) -> Value:
     """Return `x[key]` with the meaning that numpy gives it."""
 
+def global_avg_pool(x: Operand, keepdims: bool = False) -> Value:
+    """The mean of each channel over all axes behind it."""
+
+def glu(x: Operand, axis: int = -1) -> Value:
+    """Gated linear unit."""
+
 def greater(a: Operand, b: Operand) -> Value:
     """Return whether a > b, as bool."""
 
@@ -311,8 +399,28 @@ def greater_equal(a: Operand, b: Operand) -> Value:
 def group(*captures: Operand | Sequence[Operand], anchor: str, body: Graph) -> Value:
     """Run a body as one kernel."""
 
+def group_norm(x: Operand, gamma: Operand, beta: Operand, groups: int, eps: float = 1e-05) -> Value:
+    """Group normalisation."""
+
+def hardsigmoid(x: Operand) -> Value:
+    """Piecewise linear sigmoid."""
+
 def hardswish(x: Operand) -> Value:
     """Piecewise approximation of silu."""
+
+def hardtanh(x: Operand, low: float = -1.0, high: float = 1.0) -> Value:
+    """The nearest number from low to high."""
+
+def heaviside_surrogate(x: Operand, alpha: float) -> Value:
+    """The step of a spiking neuron."""
+
+def huber_loss(
+    prediction: Operand,
+    target: Operand,
+    delta: float = 1.0,
+    reduction: str = "mean",
+) -> Value:
+    """The error e = |prediction - target|, quadratic near zero."""
 
 def iota(shape: Size | Sequence[Size], axis: int = 0, dtype: DTypeLike = ...) -> Value:
     """Return a tensor whose elements are their own index along an axis."""
@@ -326,6 +434,12 @@ def isinf(x: Operand) -> Value:
 def isnan(x: Operand) -> Value:
     """Return whether x is NaN, as bool."""
 
+def kl_div(log_prediction: Operand, target: Operand, reduction: str = "mean") -> Value:
+    """The Kullback-Leibler divergence, element by element."""
+
+def l1_loss(prediction: Operand, target: Operand, reduction: str = "mean") -> Value:
+    """The absolute error |prediction - target|."""
+
 def layer_norm(x: Operand, gamma: Operand, beta: Operand, eps: float = 1e-05) -> Value:
     """Layer normalisation."""
 
@@ -338,6 +452,9 @@ def less(a: Operand, b: Operand) -> Value:
 def less_equal(a: Operand, b: Operand) -> Value:
     """Return whether a <= b, as bool."""
 
+def linear_scan(a: Operand, u: Operand, axis: int = -1, reverse: bool = False) -> Value:
+    """The linear recurrence h[t] = a[t] * h[t - 1] + u[t] along an axis, from h = 0."""
+
 def log(x: Operand) -> Value:
     """Return the natural logarithm."""
 
@@ -346,6 +463,9 @@ def log1p(x: Operand) -> Value:
 
 def log2(x: Operand) -> Value:
     """Return the logarithm to base 2."""
+
+def log_sigmoid(x: Operand) -> Value:
+    """The logarithm of sigmoid, -log(1 + exp(-x)), computed without rounding through sigmoid."""
 
 def log_softmax(x: Operand, axis: int = -1) -> Value:
     """The logarithm of softmax along `axis`, computed without rounding through softmax itself."""
@@ -391,6 +511,9 @@ def min(x: Operand, axes: int | Sequence[int] | None = None, keepdims: bool = Fa
 def minimum(a: Operand, b: Operand) -> Value:
     """Return the smaller of a and b."""
 
+def mish(x: Operand) -> Value:
+    """Mish."""
+
 def mod(a: Operand, b: Operand) -> Value:
     """Return the remainder of floor division, with the sign of b."""
 
@@ -402,6 +525,9 @@ def mul(a: Operand, b: Operand) -> Value:
 
 def neg(x: Operand) -> Value:
     """Return -x."""
+
+def nll_loss(scores: Operand, labels: Operand, reduction: str = "mean") -> Value:
+    """The negative log-likelihood of each row."""
 
 def normal(
     counter: Value,
@@ -417,6 +543,9 @@ def normal(
 def not_equal(a: Operand, b: Operand) -> Value:
     """Return whether a != b, as bool."""
 
+def one_hot(indices: Operand, depth: Size, dtype: DTypeLike = ...) -> Value:
+    """One at the position that each index names along a new last axis, zero elsewhere."""
+
 def ones(shape: Size | Sequence[Size], dtype: DTypeLike = ...) -> Value:
     """Return a tensor of ones of a shape that may hold symbols."""
 
@@ -431,8 +560,14 @@ def pad(
 ) -> Value:
     """Surround the tensor with elements of one value."""
 
+def poisson_nll_loss(log_rate: Operand, target: Operand, reduction: str = "mean") -> Value:
+    """The negative log-likelihood of counts under a Poisson distribution of log-rate x, ..."""
+
 def pow(a: Operand, b: Operand) -> Value:
     """Return a ** b, for floats as C's pow."""
+
+def prelu(x: Operand, slope: Operand) -> Value:
+    """Leaky relu with a learned slope."""
 
 def prod(x: Operand, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Return the product over axes."""
@@ -456,11 +591,25 @@ def relu6(x: Operand) -> Value:
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Value:
     """Return the elements in row-major order under another shape."""
 
+def rms_norm(x: Operand, gamma: Operand, eps: float = 1e-05) -> Value:
+    """Root mean square normalisation."""
+
 def round(x: Operand) -> Value:
     """Return the nearest whole number."""
 
 def rsqrt(x: Operand) -> Value:
     """Return 1 / sqrt(x)."""
+
+def scaled_dot_product_attention(
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    mask: Operand | None = None,
+    *,
+    causal: bool = False,
+    scale: float = 0.0,
+) -> Value:
+    """Attention."""
 
 def scan(
     fn: Callable[[Any, Any], tuple[Any, Any]],
@@ -478,6 +627,19 @@ def scatter_add(
     axis: int = 0,
 ) -> Value:
     """Add slices into zeros at the indices along an axis."""
+
+def selective_scan(
+    x: Operand,
+    a: Operand,
+    b: Operand,
+    c: Operand,
+    d: Operand,
+    axis: int = -1,
+) -> Value:
+    """The scan of a selective state space model with one state."""
+
+def selu(x: Operand) -> Value:
+    """Scaled exponential linear unit."""
 
 def shift_left(a: Operand, b: Operand) -> Value:
     """Return a << b."""
@@ -511,6 +673,17 @@ def slice(
 ) -> Value:
     """Return the elements start, start + step, ."""
 
+def smooth_l1_loss(
+    prediction: Operand,
+    target: Operand,
+    beta: float = 1.0,
+    reduction: str = "mean",
+) -> Value:
+    """The error e = |prediction - target|, quadratic near zero."""
+
+def soft_margin_loss(prediction: Operand, target: Operand, reduction: str = "mean") -> Value:
+    """The logistic loss log(1 + exp(-target * prediction)) for targets 1 and -1."""
+
 def softmax(x: Operand, axis: int = -1) -> Value:
     """The exponentials of x, scaled to the sum one along `axis`."""
 
@@ -519,6 +692,12 @@ def softmax_cross_entropy(logits: Operand, labels: Operand) -> Value:
 
 def softplus(x: Operand) -> Value:
     """Smooth relu."""
+
+def softsign(x: Operand) -> Value:
+    """Softsign."""
+
+def sort(x: Operand, axis: int = -1, descending: bool = False) -> tuple[Value, ...]:
+    """The elements in order along an axis, and the positions that they came from."""
 
 def split(x: Value, sizes: int | Sequence[Size], axis: int = 0) -> tuple[Value, ...]:
     """Cut a tensor along an axis into parts."""
@@ -544,6 +723,9 @@ def sub(a: Operand, b: Operand) -> Value:
 def sum(x: Operand, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Return the sum over axes."""
 
+def take_along_axis(x: Operand, indices: Operand, axis: int = -1) -> Value:
+    """The elements of x at the indices along an axis, as numpy.take_along_axis does."""
+
 def tan(x: Operand) -> Value:
     """Return the tangent of x radians."""
 
@@ -552,6 +734,9 @@ def tanh(x: Operand) -> Value:
 
 def tile(x: Operand, repeats: Size | Sequence[Size]) -> Value:
     """Repeat the tensor along its axes, as numpy.tile does."""
+
+def topk(x: Operand, k: int, axis: int = -1, largest: bool = True) -> tuple[Value, ...]:
+    """The k largest elements (or smallest) along an axis in order, and their positions."""
 
 def transpose(x: Operand, permutation: int | Sequence[int] | None = None) -> Value:
     """Permute the axes."""

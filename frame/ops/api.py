@@ -18,8 +18,7 @@ def names() -> tuple[str, ...]:
 
     An op whose name is a Python keyword (`while`) has its handwritten form only.
     """
-    ops = {record.name for record in registry.records() if not keyword.iskeyword(record.name)}
-    return tuple(sorted(ops | registry.python_forms().keys()))
+    return tuple(sorted(n for n in registry.known_names() if not keyword.iskeyword(n)))
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -28,6 +27,7 @@ def function(name: str) -> Callable[..., Any]:
     Raises:
         NotFoundError: there is no such op.
     """
+    registry.load_deferred(name)
     form = registry.python_forms().get(name)
     if form is None:
         return builder(registry.lookup(name))

@@ -228,7 +228,7 @@ def _gradient_conv2d(context: GradientContext) -> Sequence[Value | None]:
     ]
 
 
-def _swap_in_groups(value: Value, groups: int) -> Value:
+def swap_in_groups(value: Value, groups: int) -> Value:
     """Turn [G * A, B, H, W] into [G * B, A, H, W]: swap the two axes inside each group."""
     rows, columns, height, width = value.shape
     if groups == 1:
@@ -242,7 +242,7 @@ def _swap_in_groups(value: Value, groups: int) -> Value:
 def _conv_input_gradient(x: Value, w: Value, cotangent: Value, attributes: Attributes) -> Value:
     """Slide the flipped weights over the cotangent, spread by the strides."""
     axes = _conv_axes(x.shape, w.shape, attributes)
-    flipped = ops.flip(_swap_in_groups(w, attributes["groups"]), axes=(2, 3))
+    flipped = ops.flip(swap_in_groups(w, attributes["groups"]), axes=(2, 3))
     padding: list[int] = []
     for axis in axes:
         reach = _fixed_reach(axis)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -18,6 +20,7 @@ _RESERVED = frozenset({"input", "return", "update", "graph"})
 _records: dict[str, OpDef] = {}
 _built_in: dict[str, OpDef] = {}
 _forms: dict[str, Callable[..., Any]] = {}
+_deferred: dict[str, str] = {}  # name of an op or form -> the module that brings it
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -34,10 +37,39 @@ def register(record: OpDef) -> OpDef:
             f"an op name must match {_NAME.pattern} and not be one of "
             f"{', '.join(sorted(_RESERVED))}, received {record.name!r}"
         )
-    if record.name in _records:
+    if _arrive(record.name):
+        _built_in[record.name] = record
+    elif record.name in _records or record.name in _deferred:
         raise AlreadyExistsError(f"an op named {record.name!r} is registered already")
     _records[record.name] = record
     return record
+
+
+def defer(families: Mapping[str, tuple[str, ...]]) -> None:
+    """Note modules whose ops and forms are registered when one of their names is asked for.
+
+    Args:
+        families: for each module, the public names that its import brings.
+    """
+    _deferred.update({name: module for module, names in families.items() for name in names})
+
+
+def load_deferred(name: str | None = None) -> bool:
+    """Import the module that brings `name`, or all of them; tell whether there was one."""
+    wanted = list(_deferred.values()) if name is None else [_deferred.get(name)]
+    modules = [module for module in dict.fromkeys(wanted) if module is not None]
+    for module in modules:
+        importlib.import_module(module)
+    return bool(modules)
+
+
+def _arrive(name: str) -> bool:
+    """Note that a deferred name is there now; tell whether its own module brought it."""
+    module = _deferred.get(name)
+    if module is None or module not in sys.modules:
+        return False
+    del _deferred[name]
+    return True
 
 
 def unregister(name: str) -> None:
@@ -54,6 +86,8 @@ def lookup(name: str) -> OpDef:
     try:
         return _records[name]
     except KeyError:
+        if load_deferred(name) and name in _records:
+            return _records[name]
         if plugins.load_group(plugins.OPS) and name in _records:
             return _records[name]
         import difflib  # only a misspelt name needs it
@@ -75,12 +109,13 @@ def foreign_records() -> tuple[OpDef, ...]:
 
 def is_built_in(name: str) -> bool:
     """Tell whether frame has an op of this name of its own."""
-    return name in _built_in
+    return name in _built_in or name in _deferred
 
 
 def records() -> Iterator[OpDef]:
-    """Iterate over all records in order of registration."""
-    return iter(tuple(_records.values()))
+    """Iterate over all records in order of registration; this loads every family."""
+    load_deferred()
+    return iter(loaded_records())
 
 
 def create_node(
@@ -109,15 +144,27 @@ def apply(name: str, *operands: Any, **attributes: Attribute) -> Any:
     return results[0] if len(results) == 1 else results
 
 
+def loaded_records() -> tuple[OpDef, ...]:
+    """Return the records of the families that are loaded, in order of registration."""
+    return tuple(_records.values())
+
+
+def known_names() -> frozenset[str]:
+    """Return the names of all ops and handwritten builders, loaded or not."""
+    return frozenset((*_records, *_forms, *_deferred))
+
+
 def python_form(function: AnyFunction) -> AnyFunction:
     """Expose a handwritten builder as `frame.ops.<its name>`, in place of a generated one.
 
     A trailing underscore of the name is dropped (`slice_` becomes `frame.ops.slice`).
     """
-    _forms[function.__name__.rstrip("_")] = function
+    name = function.__name__.rstrip("_")
+    _arrive(name)
+    _forms[name] = function
     return function
 
 
 def python_forms() -> Mapping[str, Callable[..., Any]]:
-    """Return the handwritten builders by name."""
+    """Return the handwritten builders by name, of the families that are loaded."""
     return MappingProxyType(_forms)

@@ -55,7 +55,7 @@ def generate() -> str:
     exported = "\n".join(["__all__ = [", *(f'    "{name}",' for name in names), "]"])
     body = "\n".join(declarations).rstrip()
     imports = "\n".join(_imports(f"{_OPERAND}\n{_signatures(body)}"))
-    families = "FAMILIES: tuple[str, ...]"
+    families = "FAMILIES: tuple[str, ...]\nDEFERRED: dict[str, tuple[str, ...]]"
     return "\n".join([_HEADER, "", imports, "", exported, "", families, _OPERAND, "", body, ""])
 
 

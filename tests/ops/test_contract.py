@@ -88,7 +88,15 @@ def test_ops_that_a_backend_lacks_stand_in_the_file_of_holes(backend, ops_of):
     assert all(len(reason) > 15 for reason in holes.BACKENDS[backend].values())
 
 
-@_every_op(lambda record: support.differentiable(record) and _takes_floats(record))
+# Ops whose gradient is not that of their forward: tests/ops/test_deferred.py says what it is.
+SURROGATES = {"heaviside_surrogate"}
+
+
+@_every_op(
+    lambda record: (
+        support.differentiable(record) and _takes_floats(record) and record.name not in SURROGATES
+    )
+)
 def test_a_differentiable_op_has_smooth_samples(name):
     record = RECORDS[name]
     smooth = [s for s in record.samples() if s.gradient]

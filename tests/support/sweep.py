@@ -56,7 +56,7 @@ def _absolute(arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
 
 def _magnitude_of_terms(graph: Graph, inputs: list[np.ndarray]) -> list[np.ndarray | None]:
     """The op applied to absolute values: what the terms of each result add up to."""
-    return list(interpret(graph, _absolute(inputs)))
+    return _absolute(interpret(graph, _absolute(inputs)))
 
 
 def _largest(graph: Graph, inputs: list[np.ndarray]) -> list[np.ndarray | None]:
@@ -88,14 +88,19 @@ Scale = Callable[[Graph, list[np.ndarray]], list[np.ndarray | None]]
 # op -> how large the terms are whose rounding errors add up in a result; the rest: the result
 SCALES: Mapping[str, Scale] = {
     **dict.fromkeys(
-        ("sum", "mean", "matmul", "conv2d", "scatter_add", "avg_pool2d", "mse_loss"),
+        (
+            "sum", "mean", "matmul", "conv2d", "scatter_add", "avg_pool2d", "mse_loss", "conv1d",
+            "conv_transpose2d", "cumsum", "linear_scan", "selective_scan", "cosine_similarity",
+            "kl_div",
+        ),
         _magnitude_of_terms,
     ),
     "gelu": _first_operand,  # x * (1 + erf) / 2 cancels for negative x
     **dict.fromkeys(
         (
             "softmax", "log_softmax", "layer_norm", "batch_norm_train", "batch_norm_infer",
-            "softmax_cross_entropy", "scan", "normal",
+            "softmax_cross_entropy", "scan", "normal", "group_norm", "rms_norm",
+            "scaled_dot_product_attention",
         ),
         _largest,
     ),
