@@ -24,7 +24,7 @@ from frame.ops.record import (
     Sample,
     Trait,
 )
-from frame.ops.samples import FLOAT_EDGES, smooth
+from frame.ops.samples import FLOAT_EDGES, not_finite, smooth
 
 X = Operand("x", ("float",), doc="values")
 SELU_SCALE = 1.0507009873554804934193349852946
@@ -269,9 +269,10 @@ def _build_glu(operands: Operands, attributes: Attributes) -> Value:
 
 
 def _glu_samples() -> Iterable[Sample]:
-    yield Sample("last", (smooth((3, 8)),))
+    yield Sample("last", (smooth((3, 8)),), {"axis": -1})
     yield Sample("channels", (smooth((2, 6, 3)),), {"axis": 1})
     yield Sample("vector", (smooth((4,)),), {"axis": 0})
+    yield not_finite((4, 6))
     yield Sample("empty", (np.zeros((0, 4)),))
 
 

@@ -14,7 +14,7 @@ from frame.core.shapes import broadcast_shapes, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite
 from frame.ops.record import AttributeSpec, Autocast, Operand, Sample
-from frame.ops.samples import smooth
+from frame.ops.samples import not_finite, smooth
 
 Operands = tuple[Value, ...]
 
@@ -125,6 +125,8 @@ def _samples() -> Iterable[Sample]:
     yield Sample("bool", (*heads, allowed))
     yield Sample("both", (*heads, allowed[None]), {"causal": True}, gradient=False)
     yield Sample("nothing_allowed", (*qkv(3, 5), np.zeros((3, 5), bool)))
+    special = not_finite((2, 3, 4), (2, 5, 4), (2, 5, 3))
+    yield Sample("not_finite", (*special.operands, None), gradient=False)
     yield Sample("empty", (*qkv(0, 5, 2), None))
     shared = (smooth((2, 3, 4)), smooth((5, 4)), smooth((5, 3)), None)
     yield Sample("shared_keys", shared)

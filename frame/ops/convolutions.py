@@ -14,7 +14,7 @@ from frame.ops.composite import Attributes, Types, composite
 from frame.ops.conv import swap_in_groups
 from frame.ops.record import AttributeSpec, Autocast, Operand, Sample
 from frame.ops.registry import lookup
-from frame.ops.samples import smooth
+from frame.ops.samples import not_finite, smooth
 
 Operands = tuple[Value, ...]
 _GROUPS = AttributeSpec("groups", "int", 1, "independent slices of the channels")
@@ -104,6 +104,7 @@ def _conv1d_samples() -> Iterable[Sample]:
     }
     for seed, (name, (x, w, attributes)) in enumerate(cases.items()):
         yield Sample(name, (smooth(x, seed=seed), smooth(w, seed=seed + 50)), attributes)
+    yield not_finite((2, 1, 9), (1, 1, 2))
 
 
 composite(
@@ -237,6 +238,7 @@ def _transpose_samples() -> Iterable[Sample]:
     }
     for seed, (name, (x, w, attributes)) in enumerate(cases.items()):
         yield Sample(name, (smooth(x, seed=seed), smooth(w, seed=seed + 50)), attributes)
+    yield not_finite((1, 1, 5, 5), (1, 1, 2, 2))
 
 
 composite(
@@ -280,6 +282,7 @@ def _infer_pool(operands: Types, attributes: Attributes) -> TensorType:
 def _pool_samples() -> Iterable[Sample]:
     yield Sample("images", (smooth((2, 3, 4, 5)),))
     yield Sample("sequence", (smooth((2, 3, 7)),), {"keepdims": True})
+    yield not_finite((3, 2, 3))
     yield Sample("volume", (smooth((1, 2, 2, 3, 2)),))
     yield Sample("empty_batch", (np.zeros((0, 3, 2, 2)),))
 

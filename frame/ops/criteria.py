@@ -18,7 +18,7 @@ from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, in_float32
 from frame.ops.gather import check_indices
 from frame.ops.record import AttributeSpec, Operand, Sample, Trait
-from frame.ops.samples import INTEGER_DTYPES, smooth
+from frame.ops.samples import INTEGER_DTYPES, not_finite, smooth
 from frame.ops.tables import checked, positions
 
 Operands = tuple[Value, ...]
@@ -75,6 +75,7 @@ def _pair_samples(
             yield Sample(f"{name}_{number}", pair, attributes)
         empty = (np.zeros((0, 2)), np.zeros((0, 2)))
         yield Sample(f"empty_{number}", empty, {**attributes, "reduction": "sum"}, gradient=False)
+    yield not_finite((3, 3), (3, 3), attributes={"reduction": "none"})
     for reduction in ("sum", "none"):
         pair = (smooth((4, 3), *ranges[0], seed=2), smooth((4, 3), *ranges[1], seed=3))
         yield Sample(reduction, pair, {"reduction": reduction})
@@ -260,8 +261,8 @@ def _nll_samples() -> Iterable[Sample]:
     yield Sample("empty", (np.zeros((0, 3)), np.zeros(0, np.int64)), none, fixed=(1,))
     for row in INTEGER_DTYPES:
         yield Sample(f"{row}", (smooth((3, 3)), np.array([1, 0, 2], row.numpy)), fixed=(1,))
-    rows = np.array([[-np.inf, 0.0], [np.nan, -1.0]])
-    yield Sample("not_finite", (rows, np.array([1, 1])), none, fixed=(1,), gradient=False)
+    rows = np.array([[-np.inf, 0.0], [np.nan, -1.0], [np.inf, 1.0]])
+    yield Sample("not_finite", (rows, np.array([1, 1, 0])), none, fixed=(1,), gradient=False)
 
 
 composite(
@@ -319,8 +320,9 @@ def _build_cosine(operands: Operands, attributes: Attributes) -> Value:
 
 def _cosine_samples() -> Iterable[Sample]:
     yield Sample("rows", (smooth((3, 5)), smooth((3, 5), seed=1)))
-    yield Sample("columns", (smooth((4, 2)), smooth((4, 2), seed=1)), {"axis": 0})
+    yield Sample("columns", (smooth((4, 2)), smooth((4, 2), seed=1)), {"axis": -2})
     yield Sample("vector", (smooth((6,)), smooth((6,), seed=2)))
+    yield not_finite((4, 3), (4, 3))
     yield Sample("zero", (np.zeros((2, 3)), smooth((2, 3))), gradient=False)
     yield Sample("empty", (np.zeros((0, 3)), np.zeros((0, 3))))
 

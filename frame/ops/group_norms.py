@@ -13,7 +13,7 @@ from frame.core.shapes import numel, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite
 from frame.ops.record import AttributeSpec, Operand, Sample
-from frame.ops.samples import smooth
+from frame.ops.samples import not_finite, smooth
 
 Operands = tuple[Value, ...]
 EPS = AttributeSpec("eps", "float", 1e-5, "added to the variance")
@@ -86,9 +86,7 @@ def _group_norm_samples() -> Iterable[Sample]:
     yield sample("rows", (2, 4), groups=2)
     yield sample("eps", (2, 4, 3), groups=2, eps=0.5)
     yield sample("empty_batch", (0, 4, 3), groups=2)
-    x = smooth((2, 4, 3))
-    x[0, 1, 2], x[1, 3, 0] = np.nan, np.inf
-    yield Sample("not_finite", (x, smooth((4,)), smooth((4,))), {"groups": 2}, gradient=False)
+    yield not_finite((3, 4, 3), (4,), (4,), attributes={"groups": 2})
 
 
 composite(
@@ -132,9 +130,7 @@ def _rms_norm_samples() -> Iterable[Sample]:
         yield Sample(name, (smooth(shape), smooth(shape[-1:], seed=1)))
     yield Sample("eps", (smooth((3, 4)), smooth((4,))), {"eps": 0.5})
     yield Sample("empty_batch", (np.zeros((0, 4)), smooth((4,))))
-    rows = smooth((3, 4))
-    rows[0, 1], rows[1, 2] = np.nan, np.inf
-    yield Sample("not_finite", (rows, smooth((4,))), gradient=False)
+    yield not_finite((3, 4), (4,))
 
 
 composite(

@@ -86,7 +86,7 @@ def _gradient_cumsum(context: GradientContext) -> Sequence[Value | None]:
 
 
 def _cumsum_samples() -> Iterable[Sample]:
-    yield Sample("last", (smooth((3, 7)),))
+    yield Sample("last", (smooth((3, 7)),), {"axis": -1})
     yield Sample("first", (smooth((5, 2)),), {"axis": 0})
     yield Sample("middle", (smooth((2, 4, 3)),), {"axis": 1, "reverse": True})
     yield Sample("vector", (smooth((9,)),), {"exclusive": True})
@@ -94,7 +94,11 @@ def _cumsum_samples() -> Iterable[Sample]:
     yield Sample("single", (smooth((3, 1)),), {"exclusive": True})
     yield Sample("empty", (np.zeros((3, 0)),))
     yield Sample("long", (smooth((131,)),))
-    yield Sample("not_finite", (np.array([1.0, np.inf, 2.0, np.nan, 1.0]),), gradient=False)
+    yield Sample(
+        "not_finite",
+        (np.array([[1.0, np.inf, 2.0, np.nan, 1.0], [0.0, -np.inf, 1.0, 2.0, 3.0]]),),
+        gradient=False,
+    )
     for row in samples.INTEGER_DTYPES:
         operand = samples.integers((2, 6), 0, 100, row)
         yield Sample(f"{row}", (operand,), gradient=False)
@@ -246,7 +250,7 @@ def _gradient_sort(context: GradientContext) -> Sequence[Value | None]:
 
 
 def _sort_samples() -> Iterable[Sample]:
-    yield Sample("rows", (smooth((3, 7)),))
+    yield Sample("rows", (smooth((3, 7)),), {"axis": -1})
     yield Sample("columns", (smooth((6, 2)),), {"axis": 0, "descending": True})
     yield Sample("middle", (smooth((2, 4, 3)),), {"axis": 1})
     yield Sample("vector", (smooth((9,)),), {"descending": True})
@@ -346,7 +350,7 @@ def _build_topk(operands: Operands, attributes: Attributes) -> tuple[Value, ...]
 
 
 def _topk_samples() -> Iterable[Sample]:
-    yield Sample("rows", (smooth((3, 7)),), {"k": 3})
+    yield Sample("rows", (smooth((3, 7)),), {"k": 3, "axis": -1})
     yield Sample("columns", (smooth((6, 2)),), {"k": 2, "axis": 0, "largest": False})
     yield Sample("all", (smooth((5,)),), {"k": 5})
     yield Sample("none", (smooth((2, 3)),), {"k": 0})

@@ -17,7 +17,7 @@ from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, in_float32
 from frame.ops.ordering import moved
 from frame.ops.record import AttributeSpec, GradientContext, Operand, Sample
-from frame.ops.samples import smooth
+from frame.ops.samples import not_finite, smooth
 
 Operands = tuple[Value, ...]
 AXIS = AttributeSpec("axis", "int", -1, "the axis of time; negative counts from the end")
@@ -94,10 +94,11 @@ def _linear_samples() -> Iterable[Sample]:
     def sample(name: str, shape: tuple[int, ...], **attributes: object) -> Sample:
         return Sample(name, (smooth(shape, -0.9, 0.9), smooth(shape, seed=1)), attributes)
 
-    yield sample("last", (3, 6))
+    yield sample("last", (3, 6), axis=-1)
     yield sample("first", (5, 2), axis=0, reverse=True)
     yield sample("middle", (2, 4, 3), axis=1)
     yield sample("vector", (9,), reverse=True)
+    yield not_finite((3, 4), (3, 4))
     yield sample("one_step", (3, 1))
     yield sample("empty", (3, 0))
     yield sample("empty_batch", (0, 3))
@@ -142,9 +143,10 @@ def _selective_samples() -> Iterable[Sample]:
         arrays = [smooth(shape, -0.9, 0.9, seed=seed) for seed in range(len(NAMES))]
         return Sample(name, tuple(arrays), attributes)
 
-    yield sample("sequence", (2, 3, 5))
+    yield sample("sequence", (2, 3, 5), axis=-1)
     yield sample("vector", (3,))
     yield sample("first", (4, 2), axis=0)
+    yield not_finite(*((3, 4),) * len(NAMES))
     yield sample("one_step", (2, 1))
     yield sample("empty", (2, 0))
     known = ([1, 2, -1], [0.5, 0.25, -0.5], [2, 1, 3], [1, 2, 0.5], [0.1, -1, 2])

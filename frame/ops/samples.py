@@ -148,3 +148,15 @@ def one_of_each_dtype(
         operand = integers(shape, 0, 100, dtype)
         yield Sample(f"{name}_{dtype}", (operand,), attributes, gradient=False)
     yield Sample(f"{name}_bool", (_flags(shape),), attributes, gradient=False)
+
+
+def not_finite(
+    *shapes: Sequence[int],
+    attributes: Mapping[str, Attribute] | None = None,
+    fixed: tuple[int, ...] = (),
+) -> Sample:
+    """Return a sample whose first operand holds NaN and both infinities, the others are smooth."""
+    first = smooth(shapes[0])
+    first.reshape(-1)[[0, first.size // 2, -1]] = np.nan, np.inf, -np.inf
+    rest = [smooth(shape, seed=seed) for seed, shape in enumerate(shapes[1:], start=1)]
+    return Sample("not_finite", (first, *rest), attributes or {}, fixed, gradient=False)

@@ -85,6 +85,8 @@ def _embedding_samples() -> Iterable[Sample]:
     yield Sample("vector", (table, np.array([3, 3])), fixed=(1,))
     yield Sample("scalar", (table, np.asarray(2)), fixed=(1,))
     yield Sample("empty", (table, np.zeros((0, 2), np.int64)), fixed=(1,))
+    special = np.array([[np.nan, 1.0], [np.inf, 2.0], [-np.inf, 3.0]])
+    yield Sample("not_finite", (special, np.array([2, 0, 1])), fixed=(1,), gradient=False)
     for row in samples.INTEGER_DTYPES:
         yield Sample(f"{row}", (table, np.array([2, 0, 2], row.numpy)), fixed=(1,))
 
