@@ -8,13 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 from frame.compiler.optimizers import (
+    LARS,
     SGD,
     Adam,
     AdamW,
+    Lion,
     Optimizer,
+    Recipe,
     build_training_graph,
     training_states,
 )
+from frame.compiler.optimizers.recipe import as_recipe, recipe_from_data, recipe_to_data
 from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
 from frame.ir.builder import GraphBuilder
@@ -24,7 +28,7 @@ from frame.nn.parameters import add_parameter_inputs
 from frame.runtime.loading import Transform
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = MappingProxyType(
-    {cls.name: cls for cls in (SGD, Adam, AdamW)}
+    {cls.name: cls for cls in (SGD, Adam, AdamW, LARS, Lion)}
 )
 """The optimizers that a file may name: a closed table, so that a file can never name code."""
 
@@ -42,7 +46,14 @@ def declare_training(
         InvalidArgumentError: as `graph_with_loss`.
     """
     graph = graph_with_loss(model, loss, inputs, targets, "train")
-    trained = tuple(sorted(spec.name for spec in model.parameters() if spec.trainable))
+    names = sorted(spec.name for spec in model.parameters() if spec.trainable)
+    recipe = as_recipe(optimizer)
+    recipe.check_patterns(names)
+    trained = tuple(name for name in names if recipe.frozen_after(name) != 0)
+    if not trained:
+        raise InvalidArgumentError(
+            f"there is nothing to train: all of {', '.join(names[:8]) or 'no parameter'} are frozen"
+        )
     return graph, training_transform(graph, optimizer, trained)
 
 
@@ -94,17 +105,20 @@ def graph_with_loss(
 def training_transform(graph: Graph, optimizer: Optimizer, wrt: Sequence[str]) -> Transform:
     """Return the transform that adds backward and update to a forward graph with its loss first."""
     names = tuple(wrt)
-    known = OPTIMIZERS.get(optimizer.name) is type(optimizer)
-    data = {"optimizer": optimizer.name, "options": asdict(optimizer), "wrt": list(names)}
+    inner = optimizer.optimizer if isinstance(optimizer, Recipe) else optimizer
+    known = OPTIMIZERS.get(inner.name) is type(inner)
+    data = {"optimizer": inner.name, "options": asdict(inner), "wrt": list(names)}
+    if isinstance(optimizer, Recipe):
+        data["recipe"] = recipe_to_data(optimizer)
     code = Fingerprint()
     if not known:
-        code.add(type(optimizer))
+        code.add(type(inner))
     return Transform(
         f"train loss=0 wrt={list(names)} optimizer={optimizer.text()} {code.text()}",
         lambda forward: build_training_graph(forward, optimizer, wrt=names),
         data if known else None,
         {spec.name: spec.init for spec in training_states(graph, optimizer, names)},
-        () if code.exact else (type(optimizer),),
+        () if code.exact else (type(inner),),
     )
 
 
@@ -116,9 +130,13 @@ def transform_from_data(graph: Graph, data: Mapping[str, Any]) -> Transform:
     """
     try:
         cls = OPTIMIZERS[data["optimizer"]]
-        optimizer = cls(**{str(name): _option(value) for name, value in data["options"].items()})
+        optimizer: Optimizer = cls(
+            **{str(name): _option(value) for name, value in data["options"].items()}
+        )
+        if "recipe" in data:
+            optimizer = recipe_from_data(optimizer, data["recipe"])
         wrt = [str(name) for name in data["wrt"]]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise InvalidArgumentError(f"unknown training step in the file: {error}") from error
     known = {entry.name for entry in graph.inputs}
     if unknown := [name for name in wrt if name not in known]:

@@ -1,4 +1,4 @@
-"""Training: `fit`, `evaluate`, metrics, learning-rate schedules and early stopping."""
+"""Training: `DeepLearningTask`, `fit`, `evaluate`, optimizers, schedulers, metrics, callbacks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
+    from frame.compiler.optimizers import LARS as LARS
     from frame.compiler.optimizers import SGD as SGD
     from frame.compiler.optimizers import Adam as Adam
     from frame.compiler.optimizers import AdamW as AdamW
+    from frame.compiler.optimizers import Ema as Ema
+    from frame.compiler.optimizers import Freeze as Freeze
+    from frame.compiler.optimizers import Lion as Lion
+    from frame.compiler.optimizers import ParameterGroup as ParameterGroup
+    from frame.compiler.optimizers import Swa as Swa
+    from frame.nn.losses import CrossEntropyLoss as CrossEntropyLoss
+    from frame.nn.losses import MseLoss as MseLoss
+    from frame.train.callbacks import Callback as Callback
+    from frame.train.callbacks import CsvLog as CsvLog
+    from frame.train.callbacks import JsonLinesLog as JsonLinesLog
+    from frame.train.callbacks import TensorBoardLog as TensorBoardLog
     from frame.train.evaluate import evaluate as evaluate
     from frame.train.fit import fit as fit
     from frame.train.metrics import METRICS as METRICS
@@ -29,9 +41,23 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.train.schedules import StepLR as StepLR
     from frame.train.schedules import constant as constant
     from frame.train.schedules import cosine as cosine
+    from frame.train.task import DeepLearningTask as DeepLearningTask
 
 _PLACES = {
-    "frame.compiler.optimizers": ("SGD", "Adam", "AdamW"),
+    "frame.compiler.optimizers": (
+        "LARS",
+        "SGD",
+        "Adam",
+        "AdamW",
+        "Ema",
+        "Freeze",
+        "Lion",
+        "ParameterGroup",
+        "Swa",
+    ),
+    "frame.nn.losses": ("CrossEntropyLoss", "MseLoss"),
+    "frame.train.callbacks": ("Callback", "CsvLog", "JsonLinesLog", "TensorBoardLog"),
+    "frame.train.task": ("DeepLearningTask",),
     "frame.train.evaluate": ("evaluate",),
     "frame.train.fit": ("fit",),
     "frame.train.metrics": ("METRICS", "accuracy"),

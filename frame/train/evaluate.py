@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,15 @@ class Means:
     def loss(self) -> float:
         """The mean loss."""
         return self._loss / max(self.samples, 1)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the sums so far as plain data."""
+        return {"samples": self.samples, "loss": self._loss, "sums": dict(self._sums)}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from the sums of `to_data`."""
+        self.samples, self._loss = int(data["samples"]), float(data["loss"])
+        self._sums = {name: float(data["sums"][name]) for name in self.metrics}
 
     def values(self) -> dict[str, float]:
         """Return the means of the metrics."""

@@ -76,7 +76,9 @@ def absolute_error(outputs: Any, targets: Any) -> float:
 
 METRICS: Mapping[str, Metric] = {
     "accuracy": accuracy,
+    "top1": accuracy,
     "top5_accuracy": top5_accuracy,
+    "top5": top5_accuracy,
     "squared_error": squared_error,
     "absolute_error": absolute_error,
 }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Any
+from dataclasses import field, fields
+from typing import TYPE_CHECKING, Any
 
 from frame.core import views
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from frame.runtime.model import CompiledModel
 
 _FALLING = ("loss", "error")
 
@@ -43,6 +46,11 @@ class EpochRecord:
         checked = {f"val_{name}": value for name, value in self.validation.items()}
         return {"loss": self.loss, **self.metrics, **checked}
 
+    def state(self) -> dict[str, Any]:
+        """Return the record field by field, for a checkpoint: `EpochRecord(**state)` is equal."""
+        own = {name.name: getattr(self, name.name) for name in fields(self)}
+        return own | {"metrics": dict(self.metrics), "validation": dict(self.validation)}
+
     def to_data(self) -> dict[str, Any]:
         """Return the record as plain data."""
         return {
@@ -57,15 +65,16 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a call of `fit` did.
+    """What a call of `fit` or the run of a task did.
 
     `stopped` says why it ended before its last epoch; it is empty when it did not. `best` is the
-    number of the best epoch where early stopping watched for it.
+    number of the best epoch where something watched for it. `model` is the trained model of a task.
     """
 
     epochs: tuple[EpochRecord, ...]
     stopped: str = ""
     best: int | None = None
+    model: CompiledModel | None = field(default=None, compare=False, repr=False)
 
     @property
     def steps(self) -> int:
@@ -90,9 +99,14 @@ class History:
         return [record.to_data() for record in self.epochs]
 
     def _repr_html_(self) -> str:
-        heads = ("epoch", *(self.epochs[0].values() if self.epochs else ()), "seconds")
+        names = list(dict.fromkeys(name for e in self.epochs for name in e.values()))
+        heads = ("epoch", *names, "seconds")
         rows = [
-            (str(e.epoch + 1), *(f"{v:.4f}" for v in e.values().values()), f"{e.seconds:.2f}")
+            (
+                str(e.epoch + 1),
+                *(f"{e.values()[n]:.4f}" if n in e.values() else "" for n in names),
+                f"{e.seconds:.2f}",
+            )
             for e in self.epochs
         ]
         note = f"<div>{html.escape(self.stopped)}</div>" if self.stopped else ""
@@ -154,7 +168,12 @@ class Watch:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def better(self, record: EpochRecord) -> bool:
-        """Look at an epoch; return whether it is the best one so far."""
+        """Look at an epoch; return whether it is the best one so far.
+
+        An epoch that was not validated is not looked at for a value of the validation.
+        """
+        if self.rule.value.startswith("val_") and not record.validation:
+            return False
         value = value_of(record, self.rule.value)
         if not self.rule.improved(value, self.best):
             return False
@@ -164,7 +183,7 @@ class Watch:
     def reason(self, record: EpochRecord) -> str:
         """Return why to stop after an epoch; empty to go on."""
         waited = record.epoch - self.epoch
-        if waited < self.rule.patience:
+        if self.best is None or waited < self.rule.patience:
             return ""
         return (
             f"{self.rule.value} has not been better than {self.best:.6g} (epoch "

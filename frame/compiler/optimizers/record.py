@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import ClassVar
 
 from frame.core.dataclass import dataclass
@@ -62,6 +62,11 @@ class Optimizer:
         self, parameter: Value, gradient: Value, states: Mapping[str, Value], run: RunTime
     ) -> tuple[Value, Mapping[str, Value]]:
         """Build one update in the active builder; return the new parameter and the new states."""
+
+    def exempt(self) -> Optimizer:
+        """Return the record for biases and normalisations: the same without weight decay."""
+        decays = any(field.name == "weight_decay" for field in fields(self))
+        return replace(self, weight_decay=0.0) if decays else self  # type: ignore[call-arg]
 
     def text(self) -> str:
         """Return the record with every option, for cache keys."""

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frame import ops
 from frame.compiler.autodiff import build_backward_graph, trainable_inputs
-from frame.compiler.optimizers.record import Optimizer, RunTime, StateSpec
+from frame.compiler.optimizers.recipe import Recipe, as_recipe
+from frame.compiler.optimizers.record import Optimizer, StateSpec
+from frame.compiler.optimizers.step import ACCUMULATED, AVERAGE, MICRO_STEP, OPTIMIZER, STEP, Step
 from frame.core.dtypes import float32, int64
 from frame.core.errors import InvalidArgumentError
 from frame.ir.builder import GraphBuilder, Rewriter
-from frame.ir.graph import Graph, GraphInput, Role, TensorType, Value
+from frame.ir.graph import Graph, GraphInput, Role, TensorType
 
 LEARNING_RATE = "learning_rate"
 """The name of the input for the learning rate, a float32 scalar."""
-
-OPTIMIZER = "optimizer"
-"""The module path of the parts of an update that are of no module of the model."""
-
-STEP = f"{OPTIMIZER}.step"
-"""The name of the state that counts the steps done so far, an int64 scalar."""
 
 
 def training_states(
@@ -29,11 +24,28 @@ def training_states(
 
     Arguments as for `build_training_graph`.
     """
-    specs = [StateSpec(STEP, TensorType(int64, ()))] if optimizer.counts else []
+    recipe = as_recipe(optimizer)
+    specs = [StateSpec(STEP, TensorType(int64, ()))] if recipe.counts else []
+    specs += [StateSpec(MICRO_STEP, TensorType(int64, ()))] if recipe.accumulate > 1 else []
     for entry in _trained(forward, wrt):
-        for name, type_ in optimizer.states(entry.value.type).items():
-            specs.append(StateSpec(f"optimizer.{name}.{entry.name}", type_, entry.name))
+        type_ = entry.value.type
+        own, _ = recipe.for_parameter(entry.name, type_)
+        states = dict(own.states(type_))
+        if recipe.accumulate > 1:
+            states[ACCUMULATED] = type_
+        for name, state in states.items():
+            specs.append(StateSpec(f"{OPTIMIZER}.{name}.{entry.name}", state, entry.name))
+    for entry in _averaged(forward, recipe, wrt):
+        specs.append(StateSpec(f"{AVERAGE}.{entry.name}", entry.value.type, entry.name))
     return tuple(specs)
+
+
+def _averaged(forward: Graph, recipe: Recipe, wrt: Sequence[int | str] | None) -> list[GraphInput]:
+    """Return the inputs whose average is kept: trained parameters and running statistics."""
+    if recipe.average is None:
+        return []
+    updated = [forward.inputs[update.input_index] for update in forward.updates]
+    return _trained(forward, wrt) + [e for e in updated if e.value.dtype.is_float]
 
 
 def build_training_graph(
@@ -60,7 +72,9 @@ def build_training_graph(
             updates a trained parameter itself.
         UnimplementedError: an op between a parameter and the loss has no gradient.
     """
+    recipe = as_recipe(optimizer)
     trained = _trained(forward, wrt)
+    recipe.check_patterns([e.name for e in forward.inputs if e.role is Role.PARAMETER])
     backward = build_backward_graph(forward, loss, [entry.name for entry in trained])
     gradients = backward.outputs[len(forward.outputs) :]
     specs = training_states(forward, optimizer, wrt)
@@ -72,9 +86,9 @@ def build_training_graph(
         states = {
             spec.name: builder.input(spec.type, Role.OPTIMIZER_STATE, spec.name) for spec in specs
         }
-        step = _count(builder, states.get(STEP))
-        for entry, gradient in zip(trained, gradients, strict=True):
-            _update(builder, optimizer, entry, gradient, rate, step, states)
+        step = Step(builder, recipe, states, rate)
+        step.update([builder[gradient] for gradient in gradients], trained)
+        step.average(_averaged(forward, recipe, wrt))
         builder.outputs.extend(forward.outputs)
         builder.output_names = list(backward.output_names[: len(forward.outputs)])
         # A rewriter finishes with the outputs and updates of the old graph; these are new ones.
@@ -100,35 +114,3 @@ def _trained(forward: Graph, wrt: Sequence[int | str] | None) -> list[GraphInput
             "leave it out of wrt, or give it the role buffer"
         )
     return [forward.inputs[position] for position in positions]
-
-
-def _count(builder: GraphBuilder, done: Value | None) -> Value | None:
-    if done is None:
-        return None
-    builder.push_module(OPTIMIZER)
-    step = ops.add(done, 1)
-    builder.pop_module()
-    builder.update(done, step)
-    return step
-
-
-def _update(
-    builder: GraphBuilder,
-    optimizer: Optimizer,
-    entry: GraphInput,
-    gradient: Value,
-    rate: Value,
-    step: Value | None,
-    states: dict[str, Value],
-) -> None:
-    """Add the update of a parameter, as a part of the module that the parameter is of."""
-    parameter = entry.value
-    builder.push_module(entry.name.rpartition(".")[0] or OPTIMIZER)
-    names = optimizer.states(parameter.type)
-    own = {name: states[f"optimizer.{name}.{entry.name}"] for name in names}
-    run = RunTime(ops.cast(rate, parameter.dtype), step)
-    new, changed = optimizer.update(parameter, gradient, own, run)
-    builder.pop_module()
-    builder.update(parameter, new)
-    for name in names:
-        builder.update(own[name], changed[name])

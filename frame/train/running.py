@@ -1,0 +1,321 @@
+"""The run of a task: epochs of compiled steps, validation, checkpoints, and going on from one."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from frame.compiler.optimizers.step import AVERAGE
+from frame.core.errors import InvalidArgumentError
+from frame.core.logs import Logger
+from frame.ir.hashing import structural_hash
+from frame.runtime.model import TRAIN_STEP, CompiledModel
+from frame.train.checkpoints import CheckpointFolder
+from frame.train.evaluate import Batch, Means, Shape, means_over, one_or_all, sample_count
+from frame.train.metrics import named_metrics
+from frame.train.progress import Advance, progress_bar
+from frame.train.records import EarlyStop, EpochRecord, History, Watch
+from frame.train.schedules import checked_rate
+
+if TYPE_CHECKING:
+    from frame.train.task import DeepLearningTask
+
+_LOG = Logger("frame.train")
+_FOREVER = 1 << 62
+AVERAGED = "average_"
+"""What the names of validation values of the averaged weights begin with."""
+
+
+class TrainingRun:
+    """One run of a task, as callbacks see it.
+
+    Attributes:
+        task: the task.
+        model: the compiled model.
+        step, total: how many steps are done, and how many there will be.
+        epoch: the number of the epoch, from 0.
+        loss, rate: of the last step.
+        records: the epochs so far.
+    """
+
+    def __init__(self, task: DeepLearningTask, model: CompiledModel) -> None:
+        feed = task.checked_feed()
+        self.task, self.model = task, model
+        self.records: list[EpochRecord] = []
+        self.step = self.epoch = self._batch = 0
+        self.loss = self.rate = 0.0
+        self._loader = feed.train_loader(task.seed_value)
+        self._validation = feed.validation_loader()
+        self.total = task.epochs * len(self._loader)
+        self._schedule = task.checked_scheduler().schedule(len(self._loader))
+        self._metrics = named_metrics(task.metric_names)
+        self._means = Means(self._metrics)
+        self._shape = Shape(model)
+        self._targets = feed.targets
+        self._seconds = 0.0
+        rule = task.stopping or EarlyStop(self._default_value(), patience=_FOREVER)
+        self._watch = Watch(rule)
+        self._best_step: int | None = None
+        self._stopped = ""
+        self._averages = [n for n in model.store if n.startswith(f"{AVERAGE}.")]
+        self._folder = None if task.saving is None else CheckpointFolder(task.saving)
+
+    def _default_value(self) -> str:
+        if self._validation is None:
+            return "loss"
+        return "val_top1" if "top1" in self._metrics else "val_loss"
+
+    def stop(self, reason: str) -> None:
+        """End the training after this epoch."""
+        self._stopped = reason
+
+    def value_names(self) -> list[str]:
+        """Return the names of the values that a record can have."""
+        own = ["loss", *self._metrics]
+        if self._validation is None:
+            return own
+        both = [*own, *(f"{AVERAGED}{name}" for name in own)] if self._averages else own
+        return [*own, *(f"val_{name}" for name in both)]
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def run(self, resume: bool) -> History:
+        """Run what is left, from the newest checkpoint on if there is one."""
+        self._watched_value_exists()
+        if resume:
+            self._resume()
+        for callback in self.task.callbacks:
+            callback.on_start(self)
+        with progress_bar(self.task.bar, self.total, self.step) as bar:
+            while self.epoch < self.task.epochs and not self._stopped:
+                self._one_epoch(bar)
+        return self._finish()
+
+    def _watched_value_exists(self) -> None:
+        for value in (self._watch.rule.value, *(name for name, _ in self.task.thresholds)):
+            if value not in self.value_names():
+                raise InvalidArgumentError(
+                    f"the task can't watch {value!r}; its epochs have "
+                    f"{', '.join(self.value_names())}"
+                )
+
+    def _one_epoch(self, bar: Advance) -> None:
+        title = f"epoch {self.epoch + 1}/{self.task.epochs}"
+        self._loader.set_epoch(self.epoch, self._batch)
+        start = time.perf_counter()
+        for batch in self._loader:
+            self._train(batch)
+            bar(f"{title}  loss {self.loss:.4f}  rate {self.rate:.3g}")
+            for callback in self.task.callbacks:
+                callback.on_step(self)
+            if self._due_within_the_epoch():
+                self._checkpoint(time.perf_counter() - start)
+        self._end_epoch(self._seconds + time.perf_counter() - start)
+
+    def _train(self, batch: Batch) -> None:
+        _, target = self._shape.divide(batch, self._targets)
+        self.rate = checked_rate(self._schedule, self.step, self.total)
+        loss, *outputs = self.model.train_step(*batch, learning_rate=np.float32(self.rate))
+        self.step, self._batch, self.loss = self.step + 1, self._batch + 1, float(loss)
+        if not math.isfinite(self.loss):
+            raise InvalidArgumentError(
+                f"the loss is {self.loss} at step {self.step} of {self.total} (learning rate "
+                f"{self.rate:.3g}): lower the learning rate, clip the gradients, or look for NaN "
+                "and infinities in the data; the newest checkpoint is from before"
+            )
+        self._means.add(sample_count(batch), self.loss, one_or_all(outputs), target)
+
+    def _end_epoch(self, seconds: float) -> None:
+        means = self._means
+        record = EpochRecord(
+            self.epoch,
+            means.loss,
+            means.values(),
+            self._validated(),
+            seconds,
+            self._batch,
+            means.samples,
+            self.rate,
+        )
+        self.records.append(record)
+        self.epoch, self._batch, self._seconds = self.epoch + 1, 0, 0.0
+        self._means = Means(self._metrics)
+        better = self._watch.better(record)
+        if better:
+            self._keep_best()
+        self._stopped = self._stopped or self._reason(record)
+        for callback in self.task.callbacks:
+            callback.on_epoch(self, record)
+        if self._due_after_the_epoch(better):
+            self._checkpoint(0.0)
+
+    def _reason(self, record: EpochRecord) -> str:
+        """Return why to stop after an epoch; empty to go on."""
+        values = record.values()
+        for name, threshold in self.task.thresholds:
+            falls = not EarlyStop(name).improved(1.0, 0.0)
+            value = values.get(name, math.nan)
+            if value <= threshold if falls else value >= threshold:
+                return f"{name} has reached {value:.6g} ({threshold:g} was asked for)"
+        return self._watch.reason(record)
+
+    def _finish(self) -> History:
+        rule = self._watch.rule
+        if rule.restore and self._watch.parameters:
+            self.model.load_params(self._watch.parameters)
+        elif self._averages and self.task.use_average:
+            self.model.store.write(self._averaged())
+        history = History(tuple(self.records), self._stopped, self._best_epoch(), self.model)
+        for callback in self.task.callbacks:
+            callback.on_end(self, history)
+        return history
+
+    def _best_epoch(self) -> int | None:
+        return None if self._watch.best is None else self._watch.epoch
+
+    # --- validation and the best epoch ------------------------------------------------------------
+
+    def _validated(self) -> dict[str, float]:
+        number = self.epoch + 1
+        interval, offset = self.task.validation_rhythm
+        due = number >= offset and (number - offset) % interval == 0
+        if self._validation is None or not (due or number == self.task.epochs):
+            return {}
+        found = self._validate()
+        if self._averages:
+            with self._averaged_weights():
+                found |= {f"{AVERAGED}{name}": value for name, value in self._validate().items()}
+        return found
+
+    def _validate(self) -> dict[str, float]:
+        if self._validation is None:
+            return {}
+        means = means_over(self.model, self._validation, self._metrics, with_loss=True)
+        return {"loss": means.loss, **means.values()}
+
+    def _averaged(self) -> dict[str, np.ndarray]:
+        """Return the averaged weights under the names of the weights."""
+        store = self.model.store
+        return {name.removeprefix(f"{AVERAGE}."): store[name] for name in self._averages}
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """Let the model have its averaged weights for a while."""
+        store, averaged = self.model.store, self._averaged()
+        own = {name: store[name] for name in averaged}
+        store.write(averaged)
+        try:
+            yield
+        finally:
+            store.write(own)
+
+    def _keep_best(self) -> None:
+        self._best_step = self.step
+        wanted = f"val_{AVERAGED}"
+        uses_average = self._watch.rule.value.startswith(wanted)
+        parameters = dict(self.model.params)
+        if uses_average:
+            parameters |= self._averaged()
+        if self._watch.rule.restore:
+            self._watch.parameters = parameters
+        if self.task.best_path is not None:
+            save_model(self.model, parameters, self.task.best_path)
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def _due_within_the_epoch(self) -> bool:
+        every = None if self.task.saving is None else self.task.saving.every_steps
+        inside = self._batch < len(self._loader)
+        return every is not None and inside and self.step % every == 0
+
+    def _due_after_the_epoch(self, better: bool) -> bool:
+        if self.task.saving is None:
+            return False
+        done = self.epoch == self.task.epochs or bool(self._stopped)
+        return done or better or self.epoch % self.task.saving.every_epochs == 0
+
+    def _checkpoint(self, seconds: float) -> None:
+        if self._folder is None:
+            return
+        store = self.model.store
+        arrays = {name: store[name] for name in store}
+        for name, array in self._watch.parameters.items():
+            arrays[f"{_BEST}{name}"] = array
+        self._folder.write(self.step, arrays, self._state(seconds), self._best_step)
+
+    def _state(self, seconds: float) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "batch": self._batch,
+            "counter": [int(word) for word in self.model.counter.words],
+            "means": self._means.to_data(),
+            "seconds": self._seconds + seconds,
+            "rate": self.rate,
+            "best": [self._watch.best, self._watch.epoch, self._best_step],
+            "stopped": self._stopped,
+            "records": [record.state() for record in self.records],
+            "task": self._identity(),
+        }
+
+    def _identity(self) -> dict[str, str]:
+        """Return what must be the same for a checkpoint to be gone on from."""
+        graph = self.model.entry(TRAIN_STEP).declared.graph
+        return {
+            "model and loss": hashlib.sha256(str(structural_hash(graph)).encode()).hexdigest(),
+            "optimizer": self.task.recipe().text(),
+            "data": self.task.checked_feed().text(),
+            "seed": str(self.task.seed_value),
+        }
+
+    def _resume(self) -> None:
+        found = None if self._folder is None else self._folder.latest()
+        if found is None:
+            return
+        state = found.state
+        self._check_identity(state["task"])
+        best = {n[len(_BEST) :]: a for n, a in found.arrays.items() if n.startswith(_BEST)}
+        self.model.store.write({n: a for n, a in found.arrays.items() if not n.startswith(_BEST)})
+        self.model.counter.words[:] = state["counter"]
+        self.step, self.epoch, self._batch = found.step, state["epoch"], state["batch"]
+        self._means.restore(state["means"])
+        self._seconds, self.rate = state["seconds"], state["rate"]
+        self._watch.best, self._watch.epoch, self._best_step = state["best"]
+        self._watch.parameters = best
+        self._stopped = state["stopped"] if self.epoch < self.task.epochs else ""
+        self.records = [EpochRecord(**record) for record in state["records"]]
+        _LOG.info("going on from the checkpoint of step %d", found.step)
+
+    def _check_identity(self, saved: Mapping[str, str]) -> None:
+        own = self._identity()
+        for name in itertools.chain(own, saved):
+            if saved.get(name) != own.get(name):
+                raise InvalidArgumentError(
+                    f"the checkpoints in {self.task.saving and self.task.saving.folder} are of "
+                    f"another task: their {name} is {saved.get(name)}, expected {own.get(name)}; "
+                    "choose another folder, or run(resume=False)"
+                )
+
+
+_BEST = "best:"  # no path of a parameter has a colon
+
+
+def save_model(model: CompiledModel, parameters: Mapping[str, np.ndarray], path: str) -> None:
+    """Write the parameters to .safetensors or .npz, or the whole model to `.frame`."""
+    from frame.interop.weights import save_weights
+
+    if not path.endswith(".frame"):
+        save_weights(path, parameters)
+        return
+    own = dict(model.params)
+    model.load_params(parameters)
+    try:
+        model.save(path)
+    finally:
+        model.load_params(own)

@@ -1,0 +1,392 @@
+"""`DeepLearningTask`: training as an immutable value that is declared step by step and then run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from frame.compiler.optimizers import SGD, Ema, Freeze, Optimizer, ParameterGroup, Recipe, Swa
+from frame.compiler.optimizers.recipe import Average
+from frame.core.dataclass import dataclass
+from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.ir.graph import TensorType
+from frame.nn.module import Architecture, Module
+from frame.runtime.model import EVALUATE, CompiledModel
+from frame.runtime.model import compile as compile_model
+from frame.train.callbacks import Callback, as_callback
+from frame.train.checkpoints import CheckpointRule
+from frame.train.feed import Feed, check_label_types, check_labels, make_feed
+from frame.train.metrics import Metric, named_metrics
+from frame.train.records import EarlyStop, History
+from frame.train.running import TrainingRun
+from frame.train.schedules import Scheduler
+
+Pathlike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeepLearningTask:
+    """A training task. Each method returns a new task; `run` runs it.
+
+    ```python
+    task = (
+        DeepLearningTask()
+        .model(net)
+        .data((x, y), (x_val, y_val), batch_size=64)
+        .loss(CrossEntropyLoss(label_smoothing=0.1))
+        .optimizer(SGD(momentum=0.9, weight_decay=1e-4))
+        .scheduler(CosineAnnealingLR(base_lr=0.1, warmup=5))
+        .total_epochs(30)
+    )
+    history = task.run()
+    ```
+
+    Arguments are checked when they are given. Model, data, loss and scheduler are needed; without
+    an optimizer it is SGD with a momentum of 0.9. Forward, backward, accumulation, clipping, update
+    and averages are one compiled executable. The same task gives the same weights bit for bit, for
+    any number of threads, and whether or not it was interrupted and resumed between.
+
+    The fields are what the methods set.
+    """
+
+    network: Module | Architecture | None = None
+    feed: Feed | None = None
+    criterion: Module | None = None
+    optimizer_record: Optimizer = SGD(momentum=0.9)
+    groups: tuple[ParameterGroup, ...] = ()
+    decay_all: bool = False
+    scheduler_record: Scheduler | None = None
+    epochs: int = 35
+    validation_rhythm: tuple[int, int] = (1, 0)
+    metric_names: tuple[str | Metric, ...] = ("top1",)
+    stopping: EarlyStop | None = None
+    thresholds: tuple[tuple[str, float], ...] = ()
+    seed_value: int = 0
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    accumulation: int = 1
+    averaging: Average | None = None
+    use_average: bool = True
+    freezes: tuple[Freeze, ...] = ()
+    saving: CheckpointRule | None = None
+    best_path: str | None = None
+    callbacks: tuple[Callback, ...] = ()
+    bar: bool | None = None
+    backend_name: str | None = None
+
+    # --- what is trained --------------------------------------------------------------------------
+
+    def model(self, model: Module | Architecture) -> DeepLearningTask:
+        """Train this Module or blueprint."""
+        if not isinstance(model, (Module, Architecture)) or isinstance(model, type):
+            raise _wrong("model", "a Module of frame.nn or a blueprint", model)
+        return replace(self, network=model)
+
+    def data(
+        self,
+        train: Any,
+        validation: Any = None,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        targets: int = 1,
+    ) -> DeepLearningTask:
+        """Train on rows (inputs..., targets...), and validate on others.
+
+        Args:
+            train: a tuple of arrays with the rows along axis 0, a Dataset, or a DataLoader.
+            validation: the same, or None.
+            batch_size: rows of a step; 32 by default, and that of a DataLoader.
+            shuffle: whether each epoch has another order, which follows from the seed.
+            drop_last: whether rows that fill no batch are left out. A step whose batches all have
+                one size is compiled for it, and quicker.
+            targets: how many of the last columns go to the loss.
+
+        Raises:
+            InvalidArgumentError: a split is empty, holds NaN or infinities, or differs in its
+                columns; or a number is out of range.
+        """
+        feed = make_feed(train, validation, batch_size, shuffle, drop_last, targets)
+        return replace(self, feed=feed)
+
+    def loss(self, loss: Module) -> DeepLearningTask:
+        """Minimise this loss: a Module of (outputs..., targets...) that gives one number."""
+        if not isinstance(loss, Module):
+            raise _wrong("loss", "a Module such as CrossEntropyLoss(label_smoothing=0.1)", loss)
+        return replace(self, criterion=loss)
+
+    def optimizer(
+        self,
+        optimizer: Optimizer,
+        groups: Sequence[ParameterGroup] = (),
+        *,
+        decay_all: bool = False,
+    ) -> DeepLearningTask:
+        """Update the parameters by this optimizer.
+
+        Args:
+            optimizer: SGD, Adam, AdamW, LARS, Lion, or a record of your own.
+            groups: parameters with a rate or options of their own.
+            decay_all: whether weight decay reaches biases and the parameters of normalisations
+                (those of rank 0 and 1), too.
+
+        Raises:
+            InvalidArgumentError: it is no optimizer, or a group has an unknown option.
+        """
+        if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Recipe):
+            raise _wrong("optimizer", "an optimizer such as SGD(momentum=0.9)", optimizer)
+        given = tuple(groups)
+        for group in given:
+            if not isinstance(group, ParameterGroup):
+                raise _wrong("optimizer", "groups of ParameterGroup", group)
+        made = replace(self, optimizer_record=optimizer, groups=given, decay_all=bool(decay_all))
+        made.recipe()
+        return made
+
+    def scheduler(self, scheduler: Scheduler) -> DeepLearningTask:
+        """Let the learning rate follow this scheduler."""
+        if not isinstance(scheduler, Scheduler):
+            raise _wrong("scheduler", "a scheduler such as ConstantLR(base_lr=0.1)", scheduler)
+        return replace(self, scheduler_record=scheduler)
+
+    def seed(self, seed: int) -> DeepLearningTask:
+        """Fix every random number: initial weights, order of rows, dropout, augmentation."""
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise _wrong("seed", "an integer of at least 0", seed)
+        return replace(self, seed_value=int(seed))
+
+    def backend(self, name: str) -> DeepLearningTask:
+        """Compile for this backend."""
+        if not isinstance(name, str):
+            raise _wrong("backend", "the name of a backend", name)
+        return replace(self, backend_name=name)
+
+    # --- how long, and what is measured -----------------------------------------------------------
+
+    def total_epochs(self, epochs: int) -> DeepLearningTask:
+        """Run so many epochs (35 by default)."""
+        return replace(self, epochs=_count("total_epochs", epochs))
+
+    def validate_every(self, interval: int, offset: int = 0) -> DeepLearningTask:
+        """Validate after the epochs offset, offset + interval, ..., counted from 1, and the last.
+
+        An offset of 0 means the first multiple of the interval.
+        """
+        rhythm = _count("validate_every interval", interval), _count("offset", offset, 0)
+        return replace(self, validation_rhythm=rhythm)
+
+    def metrics(self, *metrics: str | Metric) -> DeepLearningTask:
+        """Measure these beside the loss: names from METRICS (`top1`, `top5`, ...) or functions.
+
+        Raises:
+            NotFoundError: there is no metric of a name.
+            InvalidArgumentError: one is given twice, or is `loss`, which is always measured.
+        """
+        names = tuple(metric for metric in metrics if metric != "loss")
+        named_metrics(names)
+        return replace(self, metric_names=names)
+
+    def early_stop(
+        self, value: str = "val_loss", patience: int = 5, least: float = 0.0, restore: bool = False
+    ) -> DeepLearningTask:
+        """Stop when a value has not improved for `patience` epochs; see `EarlyStop`.
+
+        The best epoch by this value is the one whose checkpoint stays and whose model is saved.
+        """
+        return replace(self, stopping=EarlyStop(value, patience, least, restore))
+
+    def stop_at(self, value: str, threshold: float) -> DeepLearningTask:
+        """Stop as soon as a value has reached a threshold: from above for losses and errors."""
+        if not isinstance(value, str):
+            raise _wrong("stop_at", "the name of a value such as 'val_top1'", value)
+        number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+        if not number or threshold != threshold:
+            raise _wrong("stop_at", "a number as the threshold", threshold)
+        return replace(self, thresholds=(*self.thresholds, (value, float(threshold))))
+
+    def early_stop_by_top1(self, threshold: float) -> DeepLearningTask:
+        """Stop as soon as the accuracy of the validation is at least `threshold`, in (0, 1]."""
+        if not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
+            raise _wrong("early_stop_by_top1", "a share in (0, 1]", threshold)
+        return self.stop_at("val_top1", threshold)
+
+    # --- inside of the compiled step --------------------------------------------------------------
+
+    def grad_clip(
+        self, *, value: float | None = None, norm: float | None = None
+    ) -> DeepLearningTask:
+        """Clamp each gradient to [-value, value], then scale all to a joint norm of `norm`."""
+        return self._checked(clip_value=value, clip_norm=norm)
+
+    def accumulate(self, steps: int) -> DeepLearningTask:
+        """Update once in so many steps, by the mean of their gradients."""
+        return self._checked(accumulation=_count("accumulate", steps))
+
+    def average(self, average: Ema | Swa, *, use: bool = True) -> DeepLearningTask:
+        """Keep an average of the weights, validate it, too (`val_average_...`), and let the model
+        have it in the end if `use`."""
+        if not isinstance(average, (Ema, Swa)):
+            raise _wrong("average", "Ema(...) or Swa(...)", average)
+        return replace(self, averaging=average, use_average=bool(use))
+
+    def freeze(self, *patterns: str, after_epoch: int = 0) -> DeepLearningTask:
+        """Keep the parameters whose paths match a pattern, from the end of an epoch on.
+
+        With 0 they are never trained, and cost no gradient.
+        """
+        _count("freeze after_epoch", after_epoch, 0)
+        return replace(self, freezes=(*self.freezes, Freeze(patterns, after_epoch)))
+
+    def _checked(self, **changes: Any) -> DeepLearningTask:
+        made: DeepLearningTask = replace(self, **changes)
+        made.recipe()
+        return made
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    def checkpoints(
+        self,
+        folder: Pathlike,
+        *,
+        every_epochs: int = 1,
+        every_steps: int | None = None,
+        keep: int = 3,
+    ) -> DeepLearningTask:
+        """Write checkpoints to a folder, from which `run` goes on; keep the last ones and the best.
+
+        Args:
+            folder: made when it is not there; of this task alone.
+            every_epochs: after how many epochs.
+            every_steps: also within an epoch, after each step whose number is a multiple of this.
+            keep: how many of the last ones stay.
+        """
+        _count("checkpoints every_epochs", every_epochs)
+        _count("checkpoints keep", keep)
+        if every_steps is not None:
+            _count("checkpoints every_steps", every_steps)
+        rule = CheckpointRule(os.fspath(folder), every_epochs, every_steps, keep)
+        return replace(self, saving=rule)
+
+    def save_best(self, path: Pathlike) -> DeepLearningTask:
+        """Write the model of the best epoch so far: `.safetensors` or `.npz` for the parameters,
+        `.frame` for the whole model.
+
+        The best epoch is that of `early_stop`, else of `val_top1`, `val_loss` or `loss`.
+        """
+        target = os.fspath(path)
+        if not target.endswith((".safetensors", ".npz", ".frame")):
+            raise _wrong("save_best", "a path that ends in .safetensors, .npz or .frame", path)
+        if not os.path.isdir(os.path.dirname(os.path.abspath(target))):
+            raise NotFoundError(f"save_best: the folder of {target} does not exist")
+        return replace(self, best_path=target)
+
+    def callback(self, *callbacks: Any) -> DeepLearningTask:
+        """Call these, too: a Callback (`CsvLog`, `JsonLinesLog`, `TensorBoardLog`, `HtmlReport`, or
+        your own), or a function of the record of an epoch."""
+        added = tuple(as_callback(each) for each in callbacks)
+        return replace(self, callbacks=(*self.callbacks, *added))
+
+    def progress(self, show: bool | None) -> DeepLearningTask:
+        """Show a progress bar; by default (None) on a terminal only."""
+        return replace(self, bar=None if show is None else bool(show))
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def run(self, *, resume: bool = True) -> History:
+        """Train, and return the history with the trained model.
+
+        Args:
+            resume: whether to go on from the newest checkpoint in the folder of `checkpoints`.
+
+        Raises:
+            InvalidArgumentError: something is missing or does not fit; the checkpoints are of
+                another task; or the loss is not finite.
+        """
+        return TrainingRun(self, self.compile()).run(resume)
+
+    def compile(self) -> CompiledModel:
+        """Return the model with its training step compiled and initial weights, untrained.
+
+        Raises:
+            InvalidArgumentError: something is missing or does not fit.
+        """
+        feed, network, loss = self.checked_feed(), self._checked_model(), self._checked_loss()
+        self.checked_scheduler()
+        labelled = loss.kind == "CrossEntropyLoss"
+        if labelled:
+            check_label_types(feed)
+        inputs, targets = feed.specs()
+        batch = feed.fixed_batch()
+        model = compile_model(
+            network,
+            inputs,
+            backend=self.backend_name,
+            loss=loss,
+            targets=targets,
+            optimizer=self.recipe(),
+            sizes={} if batch is None else {"batch": batch},
+            seed=self.seed_value,
+        )
+        if labelled:
+            check_labels(feed, _classes(model))
+        return model
+
+    def recipe(self) -> Recipe:
+        """Return the optimizer with what stands around its update."""
+        steps = None if self.feed is None else len(self.feed.train_loader(0)) // self.accumulation
+        late = tuple(
+            replace(freeze, after=freeze.after * (steps or 1)) if freeze.after else freeze
+            for freeze in self.freezes
+        )
+        return Recipe(
+            self.optimizer_record,
+            self.groups,
+            self.decay_all,
+            self.clip_value,
+            self.clip_norm,
+            self.accumulation,
+            self.averaging,
+            late,
+        )
+
+    def checked_feed(self) -> Feed:
+        """Return the data; raise InvalidArgumentError if there is none."""
+        return _given("data", self.feed, "data((x, y), batch_size=32)")
+
+    def checked_scheduler(self) -> Scheduler:
+        """Return the scheduler; raise InvalidArgumentError if there is none."""
+        return _given("scheduler", self.scheduler_record, "scheduler(ConstantLR(base_lr=0.1))")
+
+    def _checked_model(self) -> Module | Architecture:
+        return _given("model", self.network, "model(net)")
+
+    def _checked_loss(self) -> Module:
+        return _given("loss", self.criterion, "loss(CrossEntropyLoss())")
+
+
+def _given(name: str, value: Any, example: str) -> Any:
+    if value is None:
+        raise InvalidArgumentError(f"the task has no {name}: call .{example} before run()")
+    return value
+
+
+def _wrong(method: str, expected: str, received: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{method}: expected {expected}, received {received!r:.80}")
+
+
+def _count(name: str, value: Any, least: int = 1) -> int:
+    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not good or value < least:
+        raise _wrong(name, f"an integer of at least {least}", value)
+    return int(value)
+
+
+def _classes(model: CompiledModel) -> int:
+    """Return the size of the last axis of the output."""
+    type_: TensorType = model.declaration(EVALUATE).graph.outputs[1].type
+    return int(type_.shape[-1])  # type: ignore[arg-type]
