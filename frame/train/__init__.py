@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# Functions that have the names of their modules: importing a module would hide a late one.
+from frame.train.evaluate import evaluate
+from frame.train.fit import fit
+
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.compiler.optimizers import LARS as LARS
     from frame.compiler.optimizers import SGD as SGD
@@ -21,8 +25,6 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.train.callbacks import CsvLog as CsvLog
     from frame.train.callbacks import JsonLinesLog as JsonLinesLog
     from frame.train.callbacks import TensorBoardLog as TensorBoardLog
-    from frame.train.evaluate import evaluate as evaluate
-    from frame.train.fit import fit as fit
     from frame.train.metrics import METRICS as METRICS
     from frame.train.metrics import accuracy as accuracy
     from frame.train.records import EarlyStop as EarlyStop
@@ -58,8 +60,6 @@ _PLACES = {
     "frame.nn.losses": ("CrossEntropyLoss", "MseLoss"),
     "frame.train.callbacks": ("Callback", "CsvLog", "JsonLinesLog", "TensorBoardLog"),
     "frame.train.task": ("DeepLearningTask",),
-    "frame.train.evaluate": ("evaluate",),
-    "frame.train.fit": ("fit",),
     "frame.train.metrics": ("METRICS", "accuracy"),
     "frame.train.records": ("EarlyStop", "EpochRecord", "History"),
     "frame.train.schedules": (
@@ -78,7 +78,7 @@ _PLACES = {
 }
 _EXPORTS = {name: place for place, names in _PLACES.items() for name in names}
 
-__all__ = sorted(_EXPORTS)
+__all__ = sorted([*_EXPORTS, evaluate.__name__, fit.__name__])
 
 
 def __getattr__(name: str) -> Any:

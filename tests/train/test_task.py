@@ -326,3 +326,12 @@ def test_a_class_without_rows_is_a_warning(caplog) -> None:
 def test_a_freeze_record_is_checked() -> None:
     with pytest.raises(InvalidArgumentError, match="after to be an integer"):
         Freeze("a", after=-1)
+
+
+def test_the_functions_are_not_hidden_by_their_modules() -> None:
+    import frame.train
+    import frame.train.evaluate
+    import frame.train.fit
+
+    assert callable(frame.train.evaluate) and callable(frame.train.fit)
+    assert all(getattr(frame.train, name) is not None for name in frame.train.__all__)
