@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from frame.core.errors import OutOfMemoryError
+
 SEED = 2**32 - 1
 """The largest seed."""
 
@@ -22,8 +24,13 @@ class Draws:
         self._state = np.random.RandomState(seed)
 
     def words(self, count: int) -> np.ndarray:
-        """Return the next `count` words as uint32."""
-        return self._state.randint(0, 2**32, count, dtype=np.uint32)
+        """Return the next `count` words as uint32; raise OutOfMemoryError for too many."""
+        try:
+            return self._state.randint(0, 2**32, count, dtype=np.uint32)
+        except (MemoryError, ValueError) as error:
+            raise OutOfMemoryError(
+                f"data: expected as many seeded numbers as the memory holds, received {count}"
+            ) from error
 
     def uniform(self, shape: Sequence[int], low: float, high: float) -> np.ndarray:
         """Return float32 numbers, each low + (high - low) * word / 2**32, in row-major order."""

@@ -140,7 +140,8 @@ def plan_of(document: Mapping[str, Any], folder: Path, outside: bool = False) ->
     output = _output(spec, inputs)
     module = module_of(tuple(inputs), spec["layers"], output)
     result = _result_type(module, inputs)
-    target = _target(spec["loss"], result)
+    target, loss = _target(spec["loss"], result), _loss(spec["loss"])
+    _check_loss(module, loss, inputs, target)
     _check_data(spec, inputs)
     _check_files(spec, place)
     wanted = {
@@ -152,7 +153,7 @@ def plan_of(document: Mapping[str, Any], folder: Path, outside: bool = False) ->
         1,
         spec["model"]["name"],
         module,
-        _loss(spec["loss"]),
+        loss,
         inputs,
         target,
         optimizer.maker.made(optimizer.values, "optimizer"),
@@ -220,6 +221,18 @@ def _compares(loss: Nested) -> bool:
 def _loss(loss: Nested) -> Module:
     made: Module = loss.maker.made(loss.values, "loss")
     return made
+
+
+def _check_loss(
+    module: Module, loss: Module, inputs: Mapping[str, TensorType], target: TensorType
+) -> None:
+    """Raise InvalidArgumentError where the loss does not take the output and the target."""
+    from frame.runtime.training import graph_with_loss
+
+    try:
+        graph_with_loss(module, loss, inputs, [target], "infer")
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"loss: {error}") from error
 
 
 def _schedule(spec: Mapping[str, Any]) -> ScheduleOf:

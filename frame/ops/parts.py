@@ -282,7 +282,8 @@ def _concat_type(operands: Types, values: Attributes) -> TensorType:
     rest = (*first.shape[:axis], *first.shape[axis + 1 :])
     total: Size = 0
     for operand in operands:
-        if (*operand.shape[:axis], *operand.shape[axis + 1 :]) != rest or not operand.rank:
+        other = (*operand.shape[:axis], *operand.shape[axis + 1 :])
+        if other != rest or operand.rank != first.rank or not first.rank:
             shapes = ", ".join(shape_text(other.shape) for other in operands)
             raise InvalidArgumentError(
                 f"concat on axis {axis} needs shapes that differ on that axis only, received "

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from frame import frontend
+from frame import frontend, nn, ops
 from frame.cli import main
 from frame.core.errors import InvalidArgumentError, UnimplementedError
 from frame.frontend.emission import texts
@@ -121,6 +122,27 @@ def test_optimizer_dropout_and_statistics_give_the_same_numbers(tmp_path) -> Non
     np.testing.assert_allclose(rows, result.predictions, rtol=2e-4, atol=1e-5)
     names = [line.split(":")[0] for line in (tmp_path / "weights.txt").read_text().splitlines()]
     assert names == list(result.model.params)
+
+
+@needs_compiler
+def test_a_recurrence_is_a_loop_in_c_with_the_same_numbers(tmp_path) -> None:
+    @nn.module(w=nn.param((3, 4)), u=nn.param((4, 4)), out=nn.Linear(4, 1))
+    def recurrent(self, a, b):
+        rows = [ops.reshape(value, (1, *value.shape)) for value in (a, b, a * b)]
+        w, u = self.w, self.u
+
+        def step(h, x):
+            h = ops.tanh(x @ w + h @ u)
+            return h, h
+
+        last, _ = ops.scan(step, a @ w * 0.0, ops.concat(*rows, axis=0))
+        return self.out(last)
+
+    plan = replace(planned(spec()), module=recurrent)
+    result = frontend.train(plan)
+    losses, final, predictions = Project(plan, tmp_path).trained()
+    assert list(losses) == [3] and final == pytest.approx(result.final_loss, rel=2e-5)
+    np.testing.assert_allclose(predictions, result.predictions.ravel(), rtol=1e-4, atol=1e-5)
 
 
 @needs_compiler

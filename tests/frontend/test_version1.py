@@ -166,6 +166,11 @@ def source(**entry):
     return put("data", "a", value=entry)
 
 
+def concat(axis: int):
+    layer = {"name": "sum", "kind": "concat", "inputs": ["bent", "b"], "axis": axis}
+    return put("layers", 3, value=layer)
+
+
 HEAD = ("layers", 0)
 WRONG = [
     (put("extra", value=1), "extra: expected no such key"),
@@ -197,6 +202,11 @@ WRONG = [
     (put("loss", "kind", value="Mse"), 'loss.kind: expected one of "CrossEntropyLoss"'),
     (put("loss", value={"kind": "CrossEntropyLoss", "label_smoothing": 2}), "loss.label_smoothing"),
     (put("loss", "reduction", value="maximum"), "loss.reduction: reduction must be one of"),
+    (put("loss", value={"kind": "CrossEntropyLoss"}), "loss: in module loss (CrossEntropyLoss)"),
+    (put("loss", "target_shape", value=[7]), "loss: in module loss (MseLoss)"),
+    (put("loss", "reduction", value="none"), "loss: expected a loss of one number"),
+    (concat(2), "layers[3]: concat"),
+    (concat(-9), "layers[3].axis: expected an integer from -8 to 8"),
     (put("optimizer", "kind", value="adan"), 'did you mean "adam"?'),
     (put("optimizer", "momentum", value=-1), "optimizer.momentum: sgd: expected momentum to be"),
     (put("optimizer", "learning_rate"), "optimizer.learning_rate: expected one of it and schedule"),
@@ -248,6 +258,12 @@ def test_damaged_files_are_refused(name: str, content: bytes, message: str, tmp_
     with pytest.raises(InvalidArgumentError) as error:
         planned(source(**entry)(spec()), tmp_path).columns()
     assert message in str(error.value)
+
+
+def test_values_of_other_ranks_are_not_joined() -> None:
+    made = edited(concat(1)(spec()), "inputs", 1, "shape", value=[])
+    with pytest.raises(InvalidArgumentError, match="layers.3.: concat on axis 1 needs shapes"):
+        planned(made)
 
 
 def test_objects_in_a_file_are_not_loaded(tmp_path) -> None:
