@@ -205,7 +205,7 @@ WRONG = [
     (put("loss", value={"kind": "CrossEntropyLoss"}), "loss: in module loss (CrossEntropyLoss)"),
     (put("loss", "target_shape", value=[7]), "loss: in module loss (MseLoss)"),
     (put("loss", "reduction", value="none"), "loss: expected a loss of one number"),
-    (concat(2), "layers[3]: concat"),
+    (concat(2), "layers[3]: expected an axis from -2 to 1, received 2"),
     (concat(-9), "layers[3].axis: expected an integer from -8 to 8"),
     (put("optimizer", "kind", value="adan"), 'did you mean "adam"?'),
     (put("optimizer", "momentum", value=-1), "optimizer.momentum: sgd: expected momentum to be"),
