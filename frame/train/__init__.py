@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.compiler.optimizers import Swa as Swa
     from frame.nn.losses import CrossEntropyLoss as CrossEntropyLoss
     from frame.nn.losses import MseLoss as MseLoss
+    from frame.train.augment import ImageAugmentation as ImageAugmentation
     from frame.train.callbacks import Callback as Callback
     from frame.train.callbacks import CsvLog as CsvLog
     from frame.train.callbacks import JsonLinesLog as JsonLinesLog
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.train.records import EarlyStop as EarlyStop
     from frame.train.records import EpochRecord as EpochRecord
     from frame.train.records import History as History
+    from frame.train.report import HtmlReport as HtmlReport
     from frame.train.schedules import SCHEDULERS as SCHEDULERS
     from frame.train.schedules import WSDLR as WSDLR
     from frame.train.schedules import ConstantLR as ConstantLR
@@ -58,10 +60,12 @@ _PLACES = {
         "Swa",
     ),
     "frame.nn.losses": ("CrossEntropyLoss", "MseLoss"),
+    "frame.train.augment": ("ImageAugmentation",),
     "frame.train.callbacks": ("Callback", "CsvLog", "JsonLinesLog", "TensorBoardLog"),
     "frame.train.task": ("DeepLearningTask",),
     "frame.train.metrics": ("METRICS", "accuracy"),
     "frame.train.records": ("EarlyStop", "EpochRecord", "History"),
+    "frame.train.report": ("HtmlReport",),
     "frame.train.schedules": (
         "SCHEDULERS",
         "ConstantLR",

@@ -136,7 +136,8 @@ class TensorBoardLog(Callback):
                 "TensorBoardLog needs the package tensorboardX: "
                 "pip install 'frame-compiler[tensorboard]'"
             ) from None
-        self._make = lambda first: SummaryWriter(os.fspath(folder), purge_step=first)
+        make: Any = SummaryWriter
+        self._make = lambda first: make(os.fspath(folder), purge_step=first)
         self._writer: Any = None
 
     def on_start(self, run: TrainingRun) -> None:

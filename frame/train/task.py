@@ -17,6 +17,7 @@ from frame.ir.graph import TensorType
 from frame.nn.module import Architecture, Module
 from frame.runtime.model import EVALUATE, CompiledModel
 from frame.runtime.model import compile as compile_model
+from frame.train.augment import ImageAugmentation
 from frame.train.callbacks import Callback, as_callback
 from frame.train.checkpoints import CheckpointRule
 from frame.train.feed import Feed, check_label_types, check_labels, make_feed
@@ -77,6 +78,7 @@ class DeepLearningTask:
     callbacks: tuple[Callback, ...] = ()
     bar: bool | None = None
     backend_name: str | None = None
+    augmentation: ImageAugmentation | None = None
 
     # --- what is trained --------------------------------------------------------------------------
 
@@ -113,6 +115,12 @@ class DeepLearningTask:
         """
         feed = make_feed(train, validation, batch_size, shuffle, drop_last, targets)
         return replace(self, feed=feed)
+
+    def augment(self, augmentation: ImageAugmentation) -> DeepLearningTask:
+        """Augment the first input, images, as a part of the compiled training step."""
+        if not isinstance(augmentation, ImageAugmentation):
+            raise _wrong("augment", "ImageAugmentation(shift=1, ...)", augmentation)
+        return replace(self, augmentation=augmentation)
 
     def loss(self, loss: Module) -> DeepLearningTask:
         """Minimise this loss: a Module of (outputs..., targets...) that gives one number."""
@@ -322,6 +330,9 @@ class DeepLearningTask:
             check_label_types(feed)
         inputs, targets = feed.specs()
         batch = feed.fixed_batch()
+        if self.augmentation is not None:
+            module = network if isinstance(network, Module) else network.module_for(inputs)
+            network = self.augmentation.around(module)
         model = compile_model(
             network,
             inputs,
