@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import sys
+import weakref
 from typing import Any
 
 import _cffi_backend  # cffi itself would import a parser of C, which a dozen types don't need
@@ -115,7 +116,10 @@ class Recycler:
 
 
 def _is_whole(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether an array is as it was made: its last holder may have changed it in place."""
+    """Whether an array is as it was made, and nobody gets at it again.
+
+    Its last holder may have changed it in place, and a weak reference would show what follows.
+    """
     flags = array.flags
     return (
         array.shape == shape
@@ -123,6 +127,7 @@ def _is_whole(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> boo
         and flags.c_contiguous
         and flags.writeable
         and flags.owndata
+        and not weakref.getweakrefcount(array)
     )
 
 

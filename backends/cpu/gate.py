@@ -14,6 +14,7 @@ import importlib
 import itertools
 import math
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -204,9 +205,11 @@ def _require_layout() -> None:
     base = np.zeros((3, 4, 5), np.float32)
     samples = [base, base[1:, ::2], np.zeros((), ">i2"), np.zeros(0, np.bool_), base.T]
     samples[1].flags.writeable = False
+    watched = weakref.ref(samples[1])
     for array in samples:
         if _seen(array) != _told(array):
             raise GateUnavailable(f"numpy {np.__version__} lays out arrays in another way")
+    del watched
     held = [np.zeros(1), base]
     if ctypes.c_int32.from_address(id(held[0])).value != 1:
         raise GateUnavailable("this interpreter counts references in another way")
@@ -232,6 +235,7 @@ def _seen(array: np.ndarray) -> list[Any]:
         list((ctypes.c_int64 * array.ndim).from_address(word["sizes"])) if array.ndim else [],
         word["base"],
         ctypes.c_int32.from_address(at["flags"]).value & 0xFFFF,
+        word["weak"],
         ctypes.c_char.from_address(element["order"]).value.decode(),
         ctypes.c_int32.from_address(element["number"]).value,
     ]
@@ -246,6 +250,7 @@ def _told(array: np.ndarray) -> list[Any]:
         list(array.shape),
         0 if array.base is None else id(array.base),
         array.flags.num,
+        next((id(reference) for reference in weakref.getweakrefs(array)), 0),
         array.dtype.byteorder,
         array.dtype.num,
     ]

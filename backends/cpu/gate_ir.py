@@ -70,6 +70,7 @@ ARRAY: Mapping[str, int] = {
     "base": 48,
     "element": 56,
     "flags": 64,
+    "weak": 72,
 }
 """Byte offsets in an array object; the reference count comes first."""
 
@@ -249,7 +250,11 @@ look:
   %object = load ptr, ptr %slot_at, align 8
   %holders = load i32, ptr %object, align 8
   %alone = icmp eq i32 %holders, 1
-  br i1 %alone, label %whole, label %skip
+  br i1 %alone, label %unwatched, label %skip
+unwatched:
+  %weak = call ptr @gate_word(ptr %object, i64 $array_weak)
+  %unseen = icmp eq ptr %weak, null
+  br i1 %unseen, label %whole, label %skip
 whole:
   %data = call ptr @gate_fit(ptr %object, ptr %row, i32 $reusable)
   %fits = icmp ne ptr %data, null

@@ -254,6 +254,19 @@ def test_a_large_result_is_reused_when_nobody_holds_it_and_only_then(way: str) -
     assert len(addresses) <= 3  # the one of the view, and two that take turns
 
 
+def test_a_result_that_is_held_weakly_does_not_change(way: str) -> None:
+    model = frame.compile(lambda x: x + 1.0, [frame.spec((LARGE,))])
+    x = np.zeros(LARGE, np.float32)
+    _warm(model, x)
+    results: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
+    for value in range(12):
+        x[:] = value
+        results[value] = model(x)
+        for earlier, result in results.items():
+            assert (result == earlier + 1).all()
+            del result
+
+
 def test_a_bad_index_names_its_place_and_leaves_the_next_call_alone(way: str) -> None:
     specs = {"x": frame.spec((5,)), "i": frame.spec((3,), "int64")}
     model = frame.compile(lambda x, i: ops.gather(x, i), specs)
@@ -434,6 +447,7 @@ def test_a_gate_outlives_what_it_was_made_of() -> None:
     "change",
     [
         ("ARRAY", {**gate.ARRAY, "data": 24}),
+        ("ARRAY", {**gate.ARRAY, "weak": 80}),
         ("LIST", {**gate.LIST, "items": 32}),
         ("ELEMENT", {**gate.ELEMENT, "number": 32}),
         ("_NUMPY_ABI", 3),
