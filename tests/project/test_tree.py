@@ -42,6 +42,14 @@ def test_both_languages_give_the_same_commands() -> None:
     assert _commands(READMES[0]) == _commands(READMES[1])
 
 
+def test_both_languages_give_the_same_numbers() -> None:
+    rows = [
+        [re.findall(r"\d+(?:[.,]\d+)*", line) for line in text.splitlines() if line.startswith("|")]
+        for text in ((checkout.ROOT / name).read_text("utf-8") for name in READMES)
+    ]
+    assert rows[0] == rows[1]
+
+
 def test_ci_runs_the_command_of_the_readme() -> None:
     script = (checkout.ROOT / ".ci" / "run").read_text("utf-8")
     assert "README.md" in script and "pytest" not in script, "the test command stands in README.md"
@@ -97,3 +105,6 @@ def test_the_licence_is_apache_with_our_holder() -> None:
 def test_decisions_are_numbered_without_a_gap() -> None:
     pages: list[Path] = sorted((checkout.ROOT / "docs" / "decisions").glob("*.md"))
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    for number, page in enumerate(pages, 1):
+        title, _, status = page.read_text("utf-8").splitlines()[:3]
+        assert title.startswith(f"# {number}. ") and status.startswith("Status: "), page.name
