@@ -14,6 +14,7 @@ import pytest
 from frame import frontend, nn, ops
 from frame.cli import main
 from frame.core.errors import InvalidArgumentError, UnimplementedError
+from frame.frontend import catalogue
 from frame.frontend.emission import texts
 from tests.frontend.specs import EXAMPLES, edited, tiny_mlp
 from tests.frontend.test_version0 import PREDICTIONS, TRAJECTORY
@@ -284,3 +285,14 @@ def test_types_that_c_lacks_are_refused(tmp_path) -> None:
     made["loss"]["target_dtype"] = "bfloat16"
     with pytest.raises(UnimplementedError, match="bfloat16 has no type in C"):
         frontend.emit(planned(made), tmp_path)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(catalogue.optimizers()))
+def test_every_optimizer_trains_in_c(kind: str, tmp_path) -> None:
+    plan = planned(spec(optimizer={"kind": kind, "learning_rate": 0.05}))
+    result = frontend.train(plan)
+    losses, _, predictions = Project(plan, tmp_path).trained()
+    assert losses[3] == pytest.approx(result.final_loss, rel=1e-4)
+    np.testing.assert_allclose(predictions, result.predictions.ravel(), rtol=1e-3, atol=1e-5)
