@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-import frame
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.logs import Logger
 from frame.data import DataLoader, Dataset, TensorDataset
 from frame.ir.graph import TensorType
+from frame.runtime.specs import spec
 
 _LOG = Logger("frame.train")
 
@@ -46,7 +46,7 @@ class Feed:
 
     def specs(self) -> tuple[list[TensorType], list[TensorType]]:
         """Return the types of the inputs and of the targets; axis 0 is the symbol `batch`."""
-        found = [frame.spec(("batch", *c.shape[1:]), c.dtype.name) for c in self.columns()]
+        found = [spec(("batch", *c.shape[1:]), c.dtype.name) for c in self.columns()]
         return found[: -self.targets], found[-self.targets :]
 
     def fixed_batch(self) -> int | None:
