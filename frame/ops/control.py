@@ -20,6 +20,7 @@ from frame.core.shapes import Size, shape_text
 from frame.ir.builder import GraphBuilder, current_builder
 from frame.ir.graph import Attribute, Graph, GraphInput, Role, TensorType, Value
 from frame.ops import control_samples
+from frame.ops.holes import GRADIENTS
 from frame.ops.interpreter import bound_shape, run_body
 from frame.ops.record import (
     AttributeSpec,
@@ -655,11 +656,7 @@ register(
         (Operand("operands", group="", variadic=True, storage=True, doc="init, captures"),),
         _infer_while,
         _reference_while,
-        NoGradient(
-            "the number of its iterations is known only at run time, so what the backward pass "
-            "reads can't be stored; use frame.ops.scan, whose length is fixed, and "
-            "frame.ops.where or frame.ops.cond in its body to stop early"
-        ),
+        NoGradient(GRADIENTS["while"]),
         attributes=(
             AttributeSpec("condition", "graph", doc="(carries, captures) -> bool scalar"),
             AttributeSpec("body", "graph", doc="(carries, captures) -> carries"),

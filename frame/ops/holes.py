@@ -12,12 +12,13 @@ from types import MappingProxyType
 
 GRADIENTS: Mapping[str, str] = MappingProxyType(
     {
-        "while": "its number of iterations is known only at run time, so what the backward pass "
-        "reads has no size that could be planned; scan has a gradient",
+        "while": "the number of its iterations is known only at run time, so what the backward "
+        "pass reads can't be stored; use frame.ops.scan, whose length is fixed, and "
+        "frame.ops.where or frame.ops.cond in its body to stop early",
         "group": "operator_fusion makes groups after the backward graph has been built",
     }
 )
-"""Op -> why it has no gradient."""
+"""Op -> why it has no gradient; the record of the op takes its reason from here."""
 
 _OPSET = "OpenVINO's opset has no op of the same meaning"
 

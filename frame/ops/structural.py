@@ -13,6 +13,7 @@ from frame.core.shapes import shape_text
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Attribute, Layout, Role, TensorType, Value
 from frame.ops import samples
+from frame.ops.holes import GRADIENTS
 from frame.ops.interpreter import run_body
 from frame.ops.record import (
     AttributeSpec,
@@ -71,7 +72,7 @@ register(
         ),
         infer=_group_types,
         reference=lambda operands, values: run_body(values["body"], operands),
-        gradient=NoGradient("groups are made after the backward graph has been built"),
+        gradient=NoGradient(GRADIENTS["group"]),
         results=("result...",),
         samples=_group_samples,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 from pathlib import Path
@@ -21,12 +20,6 @@ model = frame.compile(mlp, inputs=[frame.spec(("batch", 8))])
 print(np.asarray(model(np.ones((3, 8), np.float32))).tobytes().hex())
 """
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("frame.runtime") is None
-    or importlib.util.find_spec("frame.nn") is None,
-    reason="needs the runtime and the modules",
-)
 
 
 def _compile(folder: Path, **environment: str) -> str:

@@ -65,6 +65,7 @@ def test_wheel_holds_every_module_and_no_other(wheel: Path) -> None:
     "name",
     [
         "frame/py.typed",
+        "frame/ops/__init__.pyi",
         "frame/data/digits.npz",
         "frame/data/digits.LICENSE.md",
         "frame/frontend/schemas/spec-0.json",

@@ -206,10 +206,12 @@ def _views(cases: Cases, target: TargetDescription) -> None:
     cases.outputs(ops.matmul(ops.expand(cases.input((1, 1, 18)), (3, 20, 18)), one))
     cases.outputs(ops.matmul(ops.relu(cases.input((3, 1, 5, 18))), ops.relu(b)))
     cases.outputs(ops.matmul(cases.input((20, 1)), cases.input((1, 33))))
+    cases.outputs(ops.matmul(cases.input((5, 18)), ops.iota((18, 33), 1, float32)))
 
 
 def _narrow(cases: Cases, target: TargetDescription) -> None:
-    for m, k, n in ((3, 5, 33), (20, 18, 40), (1, 18, 20)):
+    whole = 2 * target.lanes(float32)
+    for m, k, n in ((3, 5, 33), (20, 18, 40), (20, whole, 40), (1, 18, 20)):
         _product(cases, m, k, n)
         flipped = ops.matmul(cases.input((k, m)), cases.input((n, k)), True, True)
         cases.outputs(flipped)
@@ -289,6 +291,7 @@ def _points(cases: Cases) -> None:
     for image in ((4, 8), (6, 6), (7, 7), (3, 2), (1, 9)):
         _convolve(cases, (2, 5, *image), (7, 5, 1, 1))
     _convolve(cases, (1, 6, 4, 6), (52, 3, 1, 1), groups=2)
+    _convolve(cases, (1, 5, 4, 6), (3, 5, 1, 1), padding=(1, -1, -1, 1))  # as large, but moved
     batch = Dim.symbol("batch")
     y = ops.conv2d(cases.input((batch, 5, 6, 6)), cases.input((26, 5, 1, 1)))
     z = ops.relu(y + cases.input((26, 1, 1)))
@@ -308,6 +311,7 @@ def _direct(cases: Cases, target: TargetDescription) -> None:
         _convolve(cases, (1, 2, 7, lanes), (outputs, 2, 3, 3), **same)
     _convolve(cases, (2, 3, 9, 13), (6, 1, 5, 5), groups=3, padding=(2, 0, 3, 1), strides=(1, 3))
     _convolve(cases, (1, 2, 9, 4), (3, 2, 2, 1), dilation=(2, 2), padding=(-1, 1, 5, 6))
+    _convolve(cases, (1, 2, 9, 2), (3, 2, 3, 3), strides=(1, 3), padding=(1, 1, 5, 5))
     _convolve(cases, (1, 4, 4, 5), (4, 1, 3, 3), groups=4, input_dilation=(2, 2), **same)
     rows = cases.input((Dim.symbol("batch"), 4, 8, 2 * lanes - 1))
     y = ops.conv2d(rows, cases.input((8, 2, 3, 3)), groups=2, **same)
@@ -551,6 +555,8 @@ def _views_of_elements(cases: Cases, lanes: int) -> None:
     cases.outputs(ops.flip(ops.relu(x), (1,)) + x, ops.flip(ops.transpose(x, (1, 0)), (0,)))
     cases.outputs(ops.pad(cases.input((batch, 3)), (1, 0), (0, 2), 1.0))
     cases.outputs(ops.pad(cases.input((3, 0)), (0, 1), (0, 2), 1.0))
+    spread = ops.expand(cases.input((1, lanes + 1)), (3, lanes + 1))
+    cases.outputs(ops.pad(spread, (1, 0), (0, 2), 1.0))
     columns = ops.iota((5, lanes + 1), 1, int32)
     cases.outputs(x * ops.cast(columns, x.dtype), ops.iota((3, lanes + 1), 0, int64))
     rows = cases.input((batch, 3))

@@ -51,11 +51,6 @@ def resolve(body: Graph, value: Value) -> Strided | None:
     return Strided(body.input_values.index(value), tuple(axes))
 
 
-def _through_transpose(node: Node, axes: list[int | None]) -> list[int | None]:
-    permutation = node.attributes["permutation"]
-    return [None if axis is None else permutation[axis] for axis in axes]
-
-
 def _through_expand(node: Node, axes: list[int | None]) -> list[int | None]:
     source = node.operands[0]
     added = node.results[0].rank - source.rank
@@ -73,7 +68,6 @@ def _through_reshape(node: Node, axes: list[int | None]) -> list[int | None]:
 
 
 _VIEWS = {
-    "transpose": _through_transpose,
     "expand": _through_expand,
     "reshape": _through_reshape,
 }

@@ -276,10 +276,8 @@ def _reads_in_place(made: Product, target: TargetDescription) -> bool:
 
 def _runs_along(matrix: Matrix, column: bool) -> bool:
     """Whether the elements of a view along rows (or columns) are next to each other."""
-    axis = matrix.axis(column)
-    if axis is None or matrix.view is None:
-        return axis is None
-    origin, value = matrix.view.axes[axis], matrix.value
+    axis, value = matrix.axis(column), matrix.value
+    origin = None if axis is None or matrix.view is None else matrix.view.axes[axis]
     while value.node is not None:
         value = value.node.operands[0]
     return origin is not None and all(size == 1 for size in value.shape[origin + 1 :])

@@ -33,8 +33,6 @@ from frame.ops.anchors import ANCHORS, EPILOGUES
 from frame.ops.record import Trait
 from frame.ops.registry import lookup
 
-# Anchors whose operands may be read through a transpose.
-TRANSPOSED = frozenset({"contraction"})
 INDEXED = frozenset({"iota", "uniform", "normal"})
 CONTROL = frozenset({"scan", "cond", "while"})
 

@@ -1,9 +1,10 @@
 """Every variant of a schedule is written by one of the boundary graphs, which tests then run.
 
-A variant is a branch of the Python code that writes a kernel. Each line of the functions of the
-schedules must be reached while the boundary graphs are lowered; what only forbids a misuse of the
-code (it raises InternalError) is left out. test_boundaries.py runs what these lines write in the
-interpreter, and tests/sweep natively.
+A variant is a branch of the Python code that writes a kernel: the arm of an if, the body of a loop,
+what follows a return. Each arm in the functions of the schedules must be entered while the boundary
+graphs are lowered; what only forbids a misuse of the code (it raises) is left out. An arm is named
+by its function and its condition, so that edits around it change nothing here. test_boundaries.py
+runs what the variants write in the interpreter, and tests/sweep natively.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+import pytest
 
 from frame.backends.cpu.target import host_target
 from frame.codegen import schedules as package
@@ -30,40 +33,19 @@ FOLDER = Path(package.__file__).parent
 # each of which has a test of its own for every op.
 OTHERS = {"registry.py", "work.py", "boundaries.py", "table.py", "scalar_rules.py", "group.py"}
 
-_FUSED = "fusion makes no group that reads a computed value at another index; a plug-in's may"
-_SIZES = "no boundary graph has such sizes yet; a hole to close in boundaries.py"
-_NO_BRANCH = "test_vectors.py: no schedule of ours has a branch around a loop of kind vector"
-
 # Vectors of one element of float64.
 NARROW = ("elementwise_float64", "reduction_float64", "convolution_float64", "scatter_float64")
 
 # Caches as large as those of the host, for what pays there alone.
 LARGE = ("product_blocks", "product_panels")
 
-# file: line -> why no graph reaches it; a row that is reached, or that is gone, fails
+# Plans that a grain of 1 changes, besides those of the first graph of an anchor.
+GRAINED = ("transpose_float32", "convolution_direct_float32")
+
+# (file, function, arm) -> why no graph enters it; a row that is entered, or is gone, fails
 UNREACHED = {
-    ("cpu/elementwise.py", "pending.extend(value.node.operands)"): _FUSED,
-    ("cpu/gemm_operand.py", "return None"): _FUSED,
-    ("cpu/gemm_operand.py", 'permutation = node.attributes["permutation"]'): _FUSED,
-    (
-        "cpu/gemm_operand.py",
-        "return [None if axis is None else permutation[axis] for axis in axes]",
-    ): _FUSED,
-    ("cpu/gemm_plan.py", "return axis is None"): _FUSED,
-    ("cpu/conv_direct.py", "return rows"): _SIZES,
-    ("cpu/conv_direct.py", "for column in range(first, last):"): _SIZES,
-    (
-        "cpu/conv_direct.py",
-        "self.deal(body, local, to, index, (b.index(column), column), 1, 1)",
-    ): _SIZES,
-    ("cpu/conv_direct.py", "return"): _SIZES,
-    ("cpu/gemm_pack.py", "return"): _SIZES,
-    ("cpu/vectors.py", "then = vectorise_loops(statement.then, lanes, target)"): _NO_BRANCH,
-    (
-        "cpu/vectors.py",
-        "otherwise = vectorise_loops(statement.otherwise, lanes, target)",
-    ): _NO_BRANCH,
-    ("cpu/vectors.py", "return (replace(statement, then=then, otherwise=otherwise),)"): _NO_BRANCH,
+    ("cpu/vectors.py", "_rewritten", "if isinstance(statement, If)"): "no schedule of ours has a "
+    "branch around a loop of kind vector, one of a plug-in may; test_vectors.py runs it",
 }
 
 
@@ -84,10 +66,54 @@ def lines_of(code: CodeType) -> set[int]:
     return {line for _, _, line in code.co_lines() if line and line != code.co_firstlineno}
 
 
-def forbidding(tree: ast.Module) -> set[int]:
-    """The lines of the statements that raise."""
-    raising = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
-    return {n for node in raising for n in range(node.lineno, (node.end_lineno or 0) + 1)}
+def spanned(statement: ast.stmt) -> set[int]:
+    """The lines of a statement; of one that holds others, those of its header."""
+    inner = [child.lineno for block in blocks_of(statement) for child in block]
+    last = max(statement.lineno, min(inner) - 1) if inner else statement.end_lineno or 0
+    return set(range(statement.lineno, last + 1))
+
+
+def blocks_of(statement: ast.AST) -> list[list[ast.stmt]]:
+    handlers = [handler.body for handler in getattr(statement, "handlers", ())]
+    cases = [case.body for case in getattr(statement, "cases", ())]
+    own = (getattr(statement, name, None) for name in ("body", "orelse", "finalbody"))
+    return [block for block in (*own, *handlers, *cases) if isinstance(block, list) and block]
+
+
+def arm_of(statement: ast.stmt, block: list[ast.stmt]) -> str:
+    """The name of a block of a statement: the first line of the statement, without its colon."""
+    header = ast.unparse(statement).splitlines()[0].rstrip(":")
+    return f"else of {header}" if block is getattr(statement, "orelse", None) else header
+
+
+class Arms:
+    """Finds the arms of the functions of a file that were not entered."""
+
+    def __init__(self, text: str, known: set[int], ran: set[int]) -> None:
+        self.known, self.ran = known, ran
+        self.found: list[tuple[str, str]] = []
+        self.visit(ast.parse(text).body, "", None)
+
+    def visit(self, block: list[ast.stmt], function: str, arm: str | None) -> None:
+        """Walk over a block; `arm` names it, None at the top of a module or class."""
+        for position, statement in enumerate(block):
+            if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+                self.define(statement, function)
+                continue
+            lines = spanned(statement) & self.known
+            if arm is not None and lines and not lines & self.ran:
+                if not isinstance(block[-1], ast.Raise):
+                    before = "" if position == 0 else f", {ast.unparse(statement).splitlines()[0]}"
+                    self.found.append((function, arm + before))
+                return
+            for inner in blocks_of(statement):
+                self.visit(inner, function, None if arm is None else arm_of(statement, inner))
+
+    def define(self, statement: ast.FunctionDef | ast.ClassDef, outer: str) -> None:
+        """Walk over a function or class of its own."""
+        name = f"{outer}.{statement.name}" if outer else statement.name
+        is_class = isinstance(statement, ast.ClassDef)
+        self.visit(statement.body, name, None if is_class else "called")
 
 
 class Lines:
@@ -121,19 +147,19 @@ class Lines:
         return ran
 
 
-def missing(lines: Lines) -> list[tuple[str, str]]:
-    """The lines that did not run, as (file, text)."""
+def missing(lines: Lines) -> list[tuple[str, str, str]]:
+    """The arms that were not entered, as (file, function, arm)."""
     found = []
     for path in sources():
         text = path.read_text("utf-8")
-        codes = functions(compile(text, str(path), "exec"))
-        wanted = set().union(*(lines_of(code) for code in codes)) - forbidding(ast.parse(text))
-        rows = text.splitlines()
-        found += [
-            (str(path.relative_to(FOLDER)), rows[line - 1].strip())
-            for line in sorted(wanted - lines.seen[str(path)])
-        ]
+        known = known_lines(compile(text, str(path), "exec"))
+        arms = Arms(text, known, lines.seen[str(path)]).found
+        found += [(str(path.relative_to(FOLDER)), *arm) for arm in arms]
     return found
+
+
+def known_lines(code: CodeType) -> set[int]:
+    return set().union(*(lines_of(inner) for inner in functions(code)))
 
 
 def forget_kernels() -> None:
@@ -157,23 +183,48 @@ def test_boundary_graphs_reach_every_variant() -> None:
                     assert make_piece(graph, narrow).lowered.module
                 if graph.name in LARGE:
                     assert make_piece(graphs(anchor, False)[graph.name], host_target()).lowered
-                if not position or graph.name == "transpose_float32":
+                if not position or graph.name in GRAINED:
                     with config.override(FRAME_GRAIN="1"):
                         assert make_piece(graph, target).lowered.module
     found = missing(lines)
     assert sorted(found) == sorted(UNREACHED)
 
 
-def test_a_line_that_never_runs_is_found(tmp_path: Path) -> None:
-    """The measure itself: of two branches, the one that was not taken."""
+SOURCE = """
+def f(x):
+    "What a docstring says is no arm."
+    for _ in range(0):
+        return 5
+    if x:
+        return 1
+    elif x is None:
+        raise ValueError
+    else:
+        def g():
+            return 3
+    return 2
+
+def h():
+    return 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ("f(True)", [("f", "for _ in range(0)"), ("f", "else of if x"), ("f", "called, return 2")]),
+        ("f(False)", [("f", "for _ in range(0)"), ("f", "if x"), ("f.g", "called")]),
+    ],
+)
+def test_an_arm_that_is_never_entered_is_found(tmp_path: Path, run: str, expected: list) -> None:
+    """The measure itself."""
     path = tmp_path / "schedule.py"
-    path.write_text("def f(x):\n    if x:\n        return 1\n    return 2\n")
-    code = compile(path.read_text(), str(path), "exec")
+    code = compile(SOURCE, str(path), "exec")
     lines = Lines()
     lines.seen[str(path)] = set()
     scope: dict[str, Any] = {}
     exec(code, scope)
     with lines:
-        scope["f"](True)
-    (function,) = functions(code)
-    assert lines_of(function) - lines.seen[str(path)] == {4}
+        eval(run, scope)
+    found = Arms(SOURCE, known_lines(code), lines.seen[str(path)]).found
+    assert found == [*expected, ("h", "called")]
