@@ -144,7 +144,7 @@ def _as_array(leaf: Any) -> np.ndarray:
     if isinstance(leaf, np.ndarray) and np.ma.is_masked(leaf):
         raise InvalidArgumentError(
             f"expected an array without masked elements, received {leaf.dtype.name}"
-            f"{list(leaf.shape)} with {int(np.ma.count_masked(leaf))} of them; call "
+            f"{list(leaf.shape)} with {np.ma.getmaskarray(leaf).sum()} of them; call "
             ".filled(value) on it first"
         )
     return np.asarray(leaf)

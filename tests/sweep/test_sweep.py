@@ -48,11 +48,10 @@ def test_boundaries(record: OpDef, floats: DType) -> None:
         check_case(join(f"{record.name}_{floats}", parts), record.name)
 
 
-# Ops that write no loop of their own: they are constants, copies of what others compute, or run in
-# the entry around the groups of their bodies.
+# Ops that move and compute no elements: they name constants, sizes and memory, or call a body.
 NO_LOOP = {
-    "constant", "iota", "size", "squeeze", "unsqueeze", "flatten", "tile", "split", "group",
-    "stop_gradient", "scan", "cond", "while", "custom_vjp_call",
+    "constant", "size", "squeeze", "unsqueeze", "flatten", "group", "stop_gradient",
+    "custom_vjp_call",
 }  # fmt: skip
 
 
