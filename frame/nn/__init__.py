@@ -6,6 +6,9 @@ A Module builds graph nodes and touches no number. `parameters()` declares what 
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from frame.nn.layers import (
     ELU,
     GELU,
@@ -61,7 +64,111 @@ from frame.nn.parameters import (
     zeros,
 )
 
+if TYPE_CHECKING:  # what __getattr__ below loads at the first use
+    from frame.nn.attention import MultiheadAttention as MultiheadAttention
+    from frame.nn.attention import TransformerDecoderBlock as TransformerDecoderBlock
+    from frame.nn.attention import TransformerEncoderBlock as TransformerEncoderBlock
+    from frame.nn.common import AFF as AFF
+    from frame.nn.common import Conv1d as Conv1d
+    from frame.nn.common import ConvTranspose2d as ConvTranspose2d
+    from frame.nn.common import Embedding as Embedding
+    from frame.nn.common import GlobalAvgPool as GlobalAvgPool
+    from frame.nn.common import GroupNorm as GroupNorm
+    from frame.nn.common import LIFCell as LIFCell
+    from frame.nn.common import Residual as Residual
+    from frame.nn.common import RMSNorm as RMSNorm
+    from frame.nn.common import SnnClassifier as SnnClassifier
+    from frame.nn.criteria import BCELoss as BCELoss
+    from frame.nn.criteria import BCEWithLogitsLoss as BCEWithLogitsLoss
+    from frame.nn.criteria import CosineLoss as CosineLoss
+    from frame.nn.criteria import HuberLoss as HuberLoss
+    from frame.nn.criteria import KLDivLoss as KLDivLoss
+    from frame.nn.criteria import L1Loss as L1Loss
+    from frame.nn.criteria import NLLLoss as NLLLoss
+    from frame.nn.criteria import PoissonNLLLoss as PoissonNLLLoss
+    from frame.nn.criteria import SmoothL1Loss as SmoothL1Loss
+    from frame.nn.criteria import SoftMarginLoss as SoftMarginLoss
+    from frame.nn.graphs import GATConv as GATConv
+    from frame.nn.graphs import GraphConv as GraphConv
+    from frame.nn.graphs import HypergraphConv as HypergraphConv
+    from frame.nn.recurrent import GRU as GRU
+    from frame.nn.recurrent import LSTM as LSTM
+
+# name -> the module that __getattr__ below loads at its first use
+_LAZY = {
+    **dict.fromkeys(
+        ("MultiheadAttention", "TransformerDecoderBlock", "TransformerEncoderBlock"),
+        "frame.nn.attention",
+    ),
+    **dict.fromkeys(
+        (
+            "AFF",
+            "Conv1d",
+            "ConvTranspose2d",
+            "Embedding",
+            "GlobalAvgPool",
+            "GroupNorm",
+            "LIFCell",
+            "RMSNorm",
+            "Residual",
+            "SnnClassifier",
+        ),
+        "frame.nn.common",
+    ),
+    **dict.fromkeys(
+        (
+            "BCELoss",
+            "BCEWithLogitsLoss",
+            "CosineLoss",
+            "HuberLoss",
+            "KLDivLoss",
+            "L1Loss",
+            "NLLLoss",
+            "PoissonNLLLoss",
+            "SmoothL1Loss",
+            "SoftMarginLoss",
+        ),
+        "frame.nn.criteria",
+    ),
+    **dict.fromkeys(
+        ("GATConv", "GraphConv", "HypergraphConv"),
+        "frame.nn.graphs",
+    ),
+    **dict.fromkeys(
+        ("GRU", "LSTM"),
+        "frame.nn.recurrent",
+    ),
+}
+
 __all__ = (
+    "MultiheadAttention",
+    "TransformerDecoderBlock",
+    "TransformerEncoderBlock",
+    "AFF",
+    "Conv1d",
+    "ConvTranspose2d",
+    "Embedding",
+    "GlobalAvgPool",
+    "GroupNorm",
+    "LIFCell",
+    "RMSNorm",
+    "Residual",
+    "SnnClassifier",
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CosineLoss",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
+    "NLLLoss",
+    "PoissonNLLLoss",
+    "SmoothL1Loss",
+    "SoftMarginLoss",
+    "GATConv",
+    "GraphConv",
+    "HypergraphConv",
+    "GRU",
+    "LSTM",
     "Architecture",
     "AvgPool2d",
     "BatchNorm1d",
@@ -112,6 +219,15 @@ __all__ = (
     "xavier_uniform",
     "zeros",
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Return a layer of a family that is imported at its first use."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
