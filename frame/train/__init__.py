@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.train.callbacks import CsvLog as CsvLog
     from frame.train.callbacks import JsonLinesLog as JsonLinesLog
     from frame.train.callbacks import TensorBoardLog as TensorBoardLog
+    from frame.train.initialiser import Initializer as Initializer
     from frame.train.metrics import METRICS as METRICS
     from frame.train.metrics import accuracy as accuracy
     from frame.train.records import EarlyStop as EarlyStop
@@ -63,6 +64,7 @@ _PLACES = {
     "frame.train.augment": ("ImageAugmentation",),
     "frame.train.callbacks": ("Callback", "CsvLog", "JsonLinesLog", "TensorBoardLog"),
     "frame.train.task": ("DeepLearningTask",),
+    "frame.train.initialiser": ("Initializer",),
     "frame.train.metrics": ("METRICS", "accuracy"),
     "frame.train.records": ("EarlyStop", "EpochRecord", "History"),
     "frame.train.report": ("HtmlReport",),

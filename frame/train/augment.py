@@ -92,17 +92,22 @@ class ImageAugmentation:
     def _moved(self, counter: Value, images: Value) -> Value:
         """Read each pixel from where it comes from: one gather from the flat images."""
         shape, (high, wide) = images.shape, (self.layout.index("H"), self.layout.index("W"))
+        height, width = shape[high], shape[wide]
+        if not isinstance(height, int) or not isinstance(width, int):
+            raise InvalidArgumentError(
+                f"augmentation: expected images of known height and width, received {images.type}"
+            )
         each = (shape[0], 1, 1, 1)
         rows = ops.iota(shape, high) + self._distance(counter, each)
         columns = ops.iota(shape, wide)
         if self.flip:
             mirrored = ops.less(ops.uniform(counter, each), self.flip)
-            columns = ops.where(mirrored, shape[wide] - 1 - columns, columns)
+            columns = ops.where(mirrored, width - 1 - columns, columns)
         columns = columns + self._distance(counter, each)
-        inside = ops.logical_and(_within(rows, shape[high]), _within(columns, shape[wide]))
+        inside = ops.logical_and(_within(rows, height), _within(columns, width))
         places = [ops.iota(shape, axis) for axis in range(4)]
-        places[high] = ops.clamp(rows, 0, int(shape[high]) - 1)  # type: ignore[arg-type]
-        places[wide] = ops.clamp(columns, 0, int(shape[wide]) - 1)  # type: ignore[arg-type]
+        places[high] = ops.clamp(rows, 0, height - 1)
+        places[wide] = ops.clamp(columns, 0, width - 1)
         flat = places[0]
         for axis in (1, 2, 3):
             flat = flat * shape[axis] + places[axis]

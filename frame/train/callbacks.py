@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import os
@@ -130,14 +131,13 @@ class TensorBoardLog(Callback):
 
     def __init__(self, folder: Pathlike) -> None:
         try:
-            from tensorboardX import SummaryWriter
+            make: Any = importlib.import_module("tensorboardX").SummaryWriter
         except ImportError:
             raise NotFoundError(
                 "TensorBoardLog needs the package tensorboardX: "
                 "pip install 'frame-compiler[tensorboard]'"
             ) from None
-        make: Any = SummaryWriter
-        self._make = lambda first: make(os.fspath(folder), purge_step=first)
+        self._make: Callable[[int], Any] = lambda first: make(os.fspath(folder), purge_step=first)
         self._writer: Any = None
 
     def on_start(self, run: TrainingRun) -> None:

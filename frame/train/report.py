@@ -25,7 +25,8 @@ h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin: 0 0 .3rem }
 .curves { display: flex; flex-wrap: wrap; gap: 1.5rem } figure { margin: 0 }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor }
 svg .grid { stroke: currentColor; opacity: .15 } .facts { border-spacing: 1rem .1rem }
-.facts th { text-align: left; font-weight: 600 } code { overflow-wrap: anywhere }
+.facts th { text-align: left; vertical-align: top; white-space: nowrap }
+code { overflow-wrap: anywhere }
 """
 
 

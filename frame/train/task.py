@@ -21,6 +21,7 @@ from frame.train.augment import ImageAugmentation
 from frame.train.callbacks import Callback, as_callback
 from frame.train.checkpoints import CheckpointRule
 from frame.train.feed import Feed, check_label_types, check_labels, make_feed
+from frame.train.initialiser import Initializer
 from frame.train.metrics import Metric, named_metrics
 from frame.train.records import EarlyStop, History
 from frame.train.running import TrainingRun
@@ -79,6 +80,7 @@ class DeepLearningTask:
     bar: bool | None = None
     backend_name: str | None = None
     augmentation: ImageAugmentation | None = None
+    start: Initializer | None = None
 
     # --- what is trained --------------------------------------------------------------------------
 
@@ -121,6 +123,12 @@ class DeepLearningTask:
         if not isinstance(augmentation, ImageAugmentation):
             raise _wrong("augment", "ImageAugmentation(shift=1, ...)", augmentation)
         return replace(self, augmentation=augmentation)
+
+    def initializer(self, initializer: Initializer) -> DeepLearningTask:
+        """Begin with other weights than those that the layers declare."""
+        if not isinstance(initializer, Initializer):
+            raise _wrong("initializer", "Initializer(conv=nn.kaiming_normal())", initializer)
+        return replace(self, start=initializer)
 
     def loss(self, loss: Module) -> DeepLearningTask:
         """Minimise this loss: a Module of (outputs..., targets...) that gives one number."""
@@ -330,9 +338,9 @@ class DeepLearningTask:
             check_label_types(feed)
         inputs, targets = feed.specs()
         batch = feed.fixed_batch()
+        network = network if isinstance(network, Module) else network.module_for(inputs)
         if self.augmentation is not None:
-            module = network if isinstance(network, Module) else network.module_for(inputs)
-            network = self.augmentation.around(module)
+            network = self.augmentation.around(network)
         model = compile_model(
             network,
             inputs,
@@ -342,6 +350,7 @@ class DeepLearningTask:
             optimizer=self.recipe(),
             sizes={} if batch is None else {"batch": batch},
             seed=self.seed_value,
+            params=None if self.start is None else self.start.values(network, self.seed_value),
         )
         if labelled:
             check_labels(feed, _classes(model))

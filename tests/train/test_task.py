@@ -20,6 +20,7 @@ from frame.train import (
     DeepLearningTask,
     Ema,
     Freeze,
+    Initializer,
     MseLoss,
     ParameterGroup,
     Swa,
@@ -222,6 +223,18 @@ def test_accumulation_is_a_larger_batch() -> None:
     halves = task(32, batch=8, **options).optimizer(SGD(momentum=0.9)).accumulate(2).run()
     for name, value in whole.model.params.items():
         np.testing.assert_allclose(halves.model.params[name], value, rtol=2e-5, atol=2e-6)
+
+
+def test_initial_weights_by_kind() -> None:
+    start = Initializer(linear=nn.normal(0.0, 0.5), zero=("net.3.*",))
+    begun = task().initializer(start).compile().params
+    assert not begun["net.3.weight"].any() and abs(begun["net.0.weight"].std() - 0.5) < 0.15
+    assert begun["net.0.bias"].tobytes() == task().compile().params["net.0.bias"].tobytes()
+    for wrong in (lambda: Initializer(conv=0.1), lambda: task().initializer("kaiming")):
+        with pytest.raises(InvalidArgumentError, match="nn.kaiming_normal"):
+            wrong()
+    with pytest.raises(InvalidArgumentError, match="no parameter matches the pattern 'bn"):
+        task().initializer(Initializer(zero=("bn3.*",))).compile()
 
 
 # --- what is refused ------------------------------------------------------------------------------
