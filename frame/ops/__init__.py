@@ -52,6 +52,7 @@ DEFERRED: dict[str, tuple[str, ...]] = {
         "soft_margin_loss",
     ),
     "frame.ops.attention": ("scaled_dot_product_attention",),
+    "frame.ops.fourier": ("irfft", "rfft"),
     "frame.ops.ordering": ("argsort", "cumsum", "sort", "topk"),
     "frame.ops.recurrences": ("linear_scan", "selective_scan"),
     "frame.ops.convolutions": ("conv1d", "conv_transpose2d", "global_avg_pool"),

@@ -79,6 +79,7 @@ __all__ = [
     "heaviside_surrogate",
     "huber_loss",
     "iota",
+    "irfft",
     "isfinite",
     "isinf",
     "isnan",
@@ -127,6 +128,7 @@ __all__ = [
     "relu",
     "relu6",
     "reshape",
+    "rfft",
     "rms_norm",
     "round",
     "rsqrt",
@@ -425,6 +427,9 @@ def huber_loss(
 def iota(shape: Size | Sequence[Size], axis: int = 0, dtype: DTypeLike = ...) -> Value:
     """Return a tensor whose elements are their own index along an axis."""
 
+def irfft(z: Operand, n: int) -> Value:
+    """The inverse of rfft."""
+
 def isfinite(x: Operand) -> Value:
     """Return whether x is neither an infinity nor NaN, as bool."""
 
@@ -590,6 +595,9 @@ def relu6(x: Operand) -> Value:
 
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Value:
     """Return the elements in row-major order under another shape."""
+
+def rfft(x: Operand) -> Value:
+    """The discrete Fourier transform of real x along the last axis, not scaled."""
 
 def rms_norm(x: Operand, gamma: Operand, eps: float = 1e-05) -> Value:
     """Root mean square normalisation."""

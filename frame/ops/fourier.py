@@ -1,0 +1,259 @@
+"""Discrete Fourier transforms of real sequences along the last axis: rfft and irfft.
+
+Complex numbers are pairs (real, imaginary) along a new last axis. A length of up to `DIRECT` is one
+product with the matrix of the transform; a longer one splits into two factors (Cooley, Tukey, Math.
+Comp. 19, 1965), each a product again, with a twist by roots of unity between them; a prime above
+`DIRECT` is one large product. Narrow floats compute in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from frame import ops
+from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import shape_text
+from frame.ir.graph import TensorType, Value
+from frame.ops.composite import Attributes, Types, composite, in_float32
+from frame.ops.record import AttributeSpec, GradientContext, Operand, Sample
+from frame.ops.samples import not_finite, smooth
+
+Operands = tuple[Value, ...]
+Pair = tuple[Value, Value | None]  # real and imaginary part; None is zero
+
+DIRECT = 64
+"""The longest transform that is one product whatever its factors."""
+
+
+def _angles(rows: int, columns: int, size: int) -> np.ndarray:
+    """Return 2 pi * (row * column mod size) / size: exact products keep the angles small."""
+    steps = np.outer(np.arange(rows, dtype=np.int64), np.arange(columns, dtype=np.int64)) % size
+    return 2 * np.pi * steps / size
+
+
+def _table(values: np.ndarray, like: Value) -> Value:
+    return ops.constant(np.asarray(values, like.dtype.numpy))
+
+
+def _largest_factor(size: int) -> int:
+    """Return the largest factor of `size` up to DIRECT; 1 for a prime above it."""
+    return max(f for f in range(1, min(size, DIRECT) + 1) if size % f == 0)
+
+
+def _times(left: Pair, right: tuple[Value, Value], product: object = ops.mul) -> Pair:
+    """Return the complex product, element by element or as matrices."""
+    (a, b), (c, d) = left, right
+    if b is None:
+        return product(a, c), product(a, d)  # type: ignore[operator]
+    return (
+        product(a, c) - product(b, d),  # type: ignore[operator]
+        product(a, d) + product(b, c),  # type: ignore[operator]
+    )
+
+
+def _forward(x: Pair, size: int) -> Pair:
+    """Return the transform of x [..., size] along its last axis."""
+    factor = _largest_factor(size)
+    if size <= DIRECT or factor == 1:
+        angles = _angles(size, size, size)
+        return _times(x, (_table(np.cos(angles), x[0]), _table(-np.sin(angles), x[0])), ops.matmul)
+    rest = size // factor
+    batch = x[0].shape[:-1]
+    # Element rest * a + b stands at [a, b]: transform the columns over a, twist, then over b.
+    columns = [
+        None if part is None else _swap(ops.reshape(part, (*batch, factor, rest))) for part in x
+    ]
+    real, imaginary = _forward((columns[0], columns[1]), factor)  # type: ignore[arg-type]
+    angles = _angles(rest, factor, size)
+    twist = _table(np.cos(angles), real), _table(-np.sin(angles), real)
+    real, imaginary = _times((real, imaginary), twist)
+    rows = (_swap(real), None if imaginary is None else _swap(imaginary))
+    spectrum = _forward(rows, rest)
+    # Frequency k1 + factor * k2 stands at [k1, k2].
+    flat = [None if part is None else ops.reshape(_swap(part), (*batch, size)) for part in spectrum]
+    return flat[0], flat[1]  # type: ignore[return-value]
+
+
+def _swap(x: Value) -> Value:
+    order = (*range(x.rank - 2), x.rank - 1, x.rank - 2)
+    return ops.transpose(x, permutation=order)
+
+
+def _poison(x: Value, axes: int) -> Value:
+    """Return 0 for each sequence over the last axes, NaN where it holds a number not finite."""
+    return ops.sum(x * 0.0, axes=tuple(range(x.rank - axes, x.rank)), keepdims=True)
+
+
+def _part(x: Value, start: int, stop: int) -> Value:
+    lead = (0,) * (x.rank - 1)
+    return ops.slice(x, (*lead, start), (*x.shape[:-1], stop))
+
+
+# --- rfft -----------------------------------------------------------------------------------------
+
+
+def _size(op: str, x: TensorType) -> int:
+    size = x.shape[-1] if x.rank else 0
+    if not isinstance(size, int) or size < 1:
+        raise InvalidArgumentError(
+            f"{op} needs a last axis of known size of 1 or more, received {shape_text(x.shape)}"
+        )
+    return size
+
+
+def _infer_rfft(operands: Types, attributes: Attributes) -> TensorType:
+    (x,) = operands
+    return TensorType(x.dtype, (*x.shape[:-1], _size("rfft", x) // 2 + 1, 2))
+
+
+def _reference_rfft(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
+    (x,) = operands
+    finite = np.isfinite(x).all(-1)[..., None, None]
+    z = np.fft.rfft(np.where(finite[..., 0], x, 0.0))
+    return np.where(finite, np.stack([z.real, z.imag], -1), np.nan)
+
+
+def _build_rfft(operands: Operands, attributes: Attributes) -> Value:
+    (x,) = operands
+    size = int(x.shape[-1])  # type: ignore[call-overload]
+    count = size // 2 + 1
+    if size <= DIRECT:
+        angles = _angles(size, count, size)
+        parts = [ops.matmul(x, _table(t, x)) for t in (np.cos(angles), -np.sin(angles))]
+    else:
+        parts = [_part(p, 0, count) for p in _forward((x, None), size) if p is not None]
+    return ops.stack(parts, axis=-1) + ops.unsqueeze(_poison(x, 1), x.rank)
+
+
+def multiplicity(size: int) -> np.ndarray:
+    """Return how often each frequency of a real sequence of `size` stands in the whole spectrum."""
+    weights = np.full(size // 2 + 1, 2.0)
+    weights[0] = 1.0
+    if size % 2 == 0:
+        weights[-1] = 1.0
+    return weights[:, None]
+
+
+def _gradient_rfft(context: GradientContext) -> Sequence[Value | None]:
+    (x,), (cotangent,) = context.operands, context.cotangents
+    size = int(x.shape[-1])  # type: ignore[call-overload]
+    scaled = cotangent * _table(size / multiplicity(size), cotangent)
+    return [ops.irfft(scaled, n=size)]
+
+
+LENGTHS = (1, 2, 3, 8, 15)
+
+
+def _rfft_samples() -> Iterable[Sample]:
+    for size in LENGTHS:
+        yield Sample(f"n_{size}", (smooth((2, size), seed=size),))
+    yield Sample("vector", (smooth((6,)),))
+    yield Sample("rank_3", (smooth((2, 3, 5)),))
+    yield Sample("two_factors", (smooth((2, 96)),))
+    yield Sample("prime", (smooth((67,)),))
+    yield not_finite((3, 4))
+    yield Sample("empty", (np.zeros((0, 4)),))
+
+
+composite(
+    "rfft",
+    "The discrete Fourier transform of real x along the last axis, not scaled: [..., n] -> "
+    "[..., n // 2 + 1, 2], real and imaginary parts of the frequencies from 0 on, as in "
+    "numpy.fft.rfft. Any n of 1 or more; a sequence that is not finite throughout gives NaN.",
+    (Operand("x", ("float",), doc="real sequences [..., n]"),),
+    infer=_infer_rfft,
+    reference=_reference_rfft,
+    build=in_float32(_build_rfft),
+    samples=_rfft_samples,
+    gradient=_gradient_rfft,
+    results=("z",),
+)
+
+
+# --- irfft ----------------------------------------------------------------------------------------
+
+
+def _infer_irfft(operands: Types, attributes: Attributes) -> TensorType:
+    (z,), n = operands, attributes["n"]
+    if n < 1 or z.rank < 2 or z.shape[-2:] != (n // 2 + 1, 2):
+        raise InvalidArgumentError(
+            f"irfft to n = {n} takes z [..., n // 2 + 1, 2], received {shape_text(z.shape)}; n "
+            "must be 1 or more"
+        )
+    return TensorType(z.dtype, (*z.shape[:-2], n))
+
+
+def _reference_irfft(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
+    (z,), n = operands, attributes["n"]
+    finite = np.isfinite(z).all((-1, -2))[..., None]
+    z = np.where(finite[..., None], z, 0.0)
+    return np.where(finite, np.fft.irfft(z[..., 0] + 1j * z[..., 1], n), np.nan)
+
+
+def _halves(z: Value) -> tuple[Value, Value]:
+    flat = [ops.squeeze(_part(z, k, k + 1), z.rank - 1) for k in range(2)]
+    return flat[0], flat[1]
+
+
+def _mirrored(half: Value, size: int) -> Value:
+    """Return the frequencies above the middle: those below it, backwards."""
+    return ops.flip(_part(half, 1, (size + 1) // 2), axes=(half.rank - 1,))
+
+
+def _build_irfft(operands: Operands, attributes: Attributes) -> Value:
+    (z,), size = operands, attributes["n"]
+    real, imaginary = _halves(z)
+    count = size // 2 + 1
+    if size <= DIRECT:
+        angles = _angles(count, size, size)
+        weights = multiplicity(size) / size
+        tables = np.cos(angles) * weights, -np.sin(angles) * weights
+        return (
+            ops.matmul(real, _table(tables[0], z))
+            + ops.matmul(imaginary, _table(tables[1], z))
+            + ops.squeeze(_poison(z, 2), z.rank - 1)
+        )
+    # The imaginary parts of frequency 0 and of the middle don't reach a real sequence; negated
+    # imaginary parts turn the forward transform into the inverse.
+    whole = ops.concat([real, _mirrored(real, size)], axis=real.rank - 1)
+    turned = ops.concat([-imaginary, _mirrored(imaginary, size)], axis=real.rank - 1)
+    found, _ = _forward((whole, turned), size)
+    return found * (1 / size) + ops.squeeze(_poison(z, 2), z.rank - 1)
+
+
+def _gradient_irfft(context: GradientContext) -> Sequence[Value | None]:
+    (cotangent,), n = context.cotangents, context.attributes["n"]
+    z = ops.rfft(cotangent)
+    return [z * _table(multiplicity(n) / n, z)]
+
+
+def _irfft_samples() -> Iterable[Sample]:
+    def sample(name: str, n: int, *batch: int) -> Sample:
+        return Sample(name, (smooth((*batch, n // 2 + 1, 2), seed=n),), {"n": n})
+
+    for size in LENGTHS:
+        yield sample(f"n_{size}", size, 2)
+    yield sample("vector", 6)
+    yield sample("two_factors", 96, 2)
+    yield sample("two_odd_factors", 75)
+    yield sample("prime", 67)
+    yield not_finite((2, 3, 2), attributes={"n": 4})
+    yield sample("empty", 4, 0)
+
+
+composite(
+    "irfft",
+    "The inverse of rfft: [..., n // 2 + 1, 2] -> real [..., n], scaled by 1 / n, as "
+    "numpy.fft.irfft gives it. The imaginary parts of frequency 0, and of n / 2 for an even n, "
+    "count as zero. A sequence that is not finite throughout gives NaN.",
+    (Operand("z", ("float",), doc="real and imaginary parts [..., n // 2 + 1, 2]"),),
+    infer=_infer_irfft,
+    reference=_reference_irfft,
+    build=in_float32(_build_irfft),
+    samples=_irfft_samples,
+    gradient=_gradient_irfft,
+    attributes=(AttributeSpec("n", "int", doc="the length of the sequence"),),
+    results=("x",),
+)
