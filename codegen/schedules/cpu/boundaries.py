@@ -340,6 +340,11 @@ def _spread(cases: Cases, target: TargetDescription) -> None:
                    input_dilation=(2, 4), dilation=(1, 2), padding=(1, 0, -1, 3))  # fmt: skip
     cases.outputs(ops.relu(y) + cases.input((6, 1, 1)))
     _convolve(cases, (1, 5, 2, 3), (3, 5, 3, 3), input_dilation=(5, 2), padding=(2, 2, 2, 2))
+    for stride, spread in ((2, 2), (3, 3), (4, 2)):  # one phase, by some points of the window
+        same = {"strides": (stride, 1), "input_dilation": (spread, 1), "padding": (1, 1, 0, 0)}
+        _convolve(cases, (2, 5, 9, 10), (3, 5, 3, 1), **same)
+    same = {"strides": (1, 2), "input_dilation": (1, 2), "padding": (0, 0, 1, 1)}
+    _convolve(cases, (1, 1, 9, 10), (2, 1, 2, 2 * lanes), **same)
     rows = cases.input((Dim.symbol("batch"), 5, 4, 5))
     y = ops.conv2d(rows, cases.input((4, 5, 3, 3)), input_dilation=(2, 2), padding=(1, 2, 1, 2))
     cases.outputs(y * 2.0)

@@ -95,6 +95,11 @@ class Extent:
             tap_step=step,
         )
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether these are some of the outputs only, or some points of the window only."""
+        return self.step > 1 or self.tap > 0 or self.tap_step > 1
+
     def is_plain(self) -> bool:
         """Whether every element that is touched is one of x, without padding or spreading."""
         return self.spread == 1 and self.low <= 0 and self.reach - self.low <= self.size
@@ -128,8 +133,11 @@ class ConvPlan:
 
     @property
     def is_phase(self) -> bool:
-        """Whether the results are some of the outputs only."""
-        return self.height.step > 1 or self.width.step > 1
+        """Whether the results are some of the outputs only, or sums over some of the weights.
+
+        There is one phase, of all outputs, where the stride is a multiple of the spread.
+        """
+        return self.height.is_partial or self.width.is_partial
 
     @property
     def name(self) -> str:
@@ -368,7 +376,9 @@ def _along_window(height: Extent, width: Extent, lanes: int) -> bool:
     one of them may be infinite.
     """
     factor = min(lanes, _factor_of_two(width.window))
-    if height.step * width.step > 1 or factor < 2 or height.window * width.window % lanes:
+    if height.is_partial or width.is_partial:
+        return False
+    if factor < 2 or height.window * width.window % lanes:
         return False
     piece = _piece(width.positions, lanes)
     waste = -(-width.positions // piece) * piece / width.positions
