@@ -6,7 +6,6 @@ Looking for entry points reads every installed package, so nothing of frame's ow
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -84,11 +83,7 @@ def source_digest(module: str) -> str:
     loaded = sys.modules.get(top)
     if top not in _tops or loaded is None:
         return ""
-    folders = list(getattr(loaded, "__path__", ()))
-    if folders:
-        return tree_digest(folders)
-    with open(str(loaded.__file__), "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+    return tree_digest(list(getattr(loaded, "__path__", ())) or [str(loaded.__file__)])
 
 
 def digest_of_loaded() -> str:
