@@ -396,6 +396,15 @@ def as_shape(values: object) -> Shape:
     return shape
 
 
+def known(size: Size) -> int:
+    """Return a size that must be a number here; raise InvalidArgumentError for a symbolic one."""
+    if isinstance(size, Dim):
+        raise InvalidArgumentError(
+            f"expected a size that is known, received the symbolic size {size}; give it a number"
+        )
+    return size
+
+
 def shape_text(shape: Sequence[Size]) -> str:
     """Return `(2*batch, 784)`, the form in which messages show a shape."""
     inner = ", ".join(str(size) for size in shape)

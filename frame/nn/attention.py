@@ -6,6 +6,7 @@ from typing import Any
 
 from frame import ops
 from frame.core.dtypes import DTypeLike, float32
+from frame.core.shapes import known
 from frame.ir.graph import Value
 from frame.nn.checks import choice, divides, layer, number, of_shape, positive
 from frame.nn.layers import Dropout, LayerNorm, Linear
@@ -18,7 +19,7 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 def _heads(x: Value, heads: int) -> Value:
     """Turn [N, T, E] into [N, heads, T, E / heads]."""
     batch, steps, features = x.shape
-    width = int(features) // heads  # type: ignore[call-overload]
+    width = known(features) // heads
     split = ops.reshape(x, (batch, steps, heads, width))
     return ops.transpose(split, permutation=(0, 2, 1, 3))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import shape_text
+from frame.core.shapes import known, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, in_float32
 from frame.ops.record import AttributeSpec, GradientContext, Operand, Sample
@@ -117,7 +117,7 @@ def _reference_rfft(operands: Sequence[np.ndarray], attributes: Attributes) -> n
 
 def _build_rfft(operands: Operands, attributes: Attributes) -> Value:
     (x,) = operands
-    size = int(x.shape[-1])  # type: ignore[call-overload]
+    size = known(x.shape[-1])
     count = size // 2 + 1
     if size <= DIRECT:
         angles = _angles(size, count, size)
@@ -138,7 +138,7 @@ def multiplicity(size: int) -> np.ndarray:
 
 def _gradient_rfft(context: GradientContext) -> Sequence[Value | None]:
     (x,), (cotangent,) = context.operands, context.cotangents
-    size = int(x.shape[-1])  # type: ignore[call-overload]
+    size = known(x.shape[-1])
     scaled = cotangent * _table(size / multiplicity(size), cotangent)
     return [ops.irfft(scaled, n=size)]
 

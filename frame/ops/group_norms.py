@@ -9,7 +9,7 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import numel, shape_text
+from frame.core.shapes import known, numel, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite
 from frame.ops.record import AttributeSpec, Operand, Sample
@@ -67,7 +67,7 @@ def _reference_group_norm(operands: Sequence[np.ndarray], attributes: Attributes
 def _build_group_norm(operands: Operands, attributes: Attributes) -> Value:
     x, gamma, beta = operands
     groups = attributes["groups"]
-    inner = int(x.shape[1]) // groups  # type: ignore[call-overload]
+    inner = known(x.shape[1]) // groups
     grouped = ops.reshape(x, (x.shape[0], groups, numel((inner, *x.shape[2:]))))
     centred = grouped - ops.mean(grouped, axes=(2,), keepdims=True)
     variance = ops.mean(ops.square(centred), axes=(2,), keepdims=True)

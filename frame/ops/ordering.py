@@ -17,7 +17,7 @@ import numpy as np
 from frame import ops
 from frame.core.dtypes import DType, int32, int64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import normalize_axis, numel, shape_text
+from frame.core.shapes import known, normalize_axis, numel, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops import samples
 from frame.ops.composite import Attributes, Types, composite, in_float32
@@ -176,7 +176,7 @@ def _before(a: Value, b: Value, place_a: Value, place_b: Value, descending: bool
 
 def _padded(x: Value, size: int, descending: bool) -> Value:
     """Return x [size', ...] with elements that come last behind it: their places are later too."""
-    missing = size - int(x.shape[0])  # type: ignore[call-overload]
+    missing = size - known(x.shape[0])
     if not missing:
         return x
     last = ops.constant(_last(x.dtype, descending))

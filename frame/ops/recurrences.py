@@ -113,7 +113,9 @@ composite(
         Operand("u", ("float",), doc="what each step adds, of the same shape"),
     ),
     infer=lambda operands, values: _one_shape("linear_scan", ("a", "u"), operands),
-    reference=lambda operands, values: _recurrence(*operands, values["axis"], values["reverse"]),
+    reference=lambda operands, values: _recurrence(
+        operands[0], operands[1], values["axis"], values["reverse"]
+    ),
     build=in_float32(_build_linear_scan),
     samples=_linear_samples,
     gradient=_gradient_linear_scan,

@@ -102,7 +102,7 @@ register(
         _gradient_embedding,
         attributes=(AttributeSpec("padding_index", "int", -1, "the row that never learns"),),
         traits=CHECKED,
-        decomposition=lambda operands, attributes: ops.gather(*operands, axis=0),
+        decomposition=lambda operands, attributes: ops.gather(operands[0], operands[1], axis=0),
         samples=_embedding_samples,
     )
 )
