@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,27 @@ class Place:
         """Return the file of a field.
 
         Raises:
-            InvalidArgumentError: the file is outside of the folder, and that is not allowed.
+            InvalidArgumentError: see `within`.
             NotFoundError: there is no such file.
         """
-        found = (self.folder / text).resolve()
-        if not self.outside and not found.is_relative_to(self.folder):
-            hint = "move it, or allow more (frame train --outside)"
-            wrong(path, f"a file in the folder of the spec, {self.folder}", text, hint)
-        if not found.is_file():
+        found = self.within(text, path, "move it, or allow more (frame train --outside)")
+        if not os.path.isfile(found):
             raise NotFoundError(f"{path}: there is no file {found}")
+        return found
+
+    def within(self, text: str, path: str, hint: str) -> Path:
+        """Return the place that a field names, whether or not there is a file.
+
+        Raises:
+            InvalidArgumentError: it is outside of the folder, and that is not allowed, or no file
+                can have this name.
+        """
+        try:
+            found = (self.folder / text).resolve()
+        except (ValueError, OSError, RuntimeError):  # no letters of names; links in a ring
+            wrong(path, "the name of a file", text)
+        if not self.outside and not found.is_relative_to(self.folder):
+            wrong(path, f"a file in the folder of the spec, {self.folder}", text, hint)
         return found
 
 

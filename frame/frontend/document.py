@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -147,8 +148,8 @@ def _walk(value: Any, path: str, level: int) -> Iterator[tuple[str, Any, int]]:
 def _object(pairs: list[tuple[str, Any]]) -> Object:
     made = Object(pairs)
     if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        made.duplicates = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+        counts = Counter(key for key, _ in pairs)
+        made.duplicates = tuple(key for key, count in counts.items() if count > 1)
     return made
 
 

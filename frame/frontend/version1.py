@@ -310,8 +310,5 @@ def _backend(name: str | None) -> str | None:
 def _saved(text: str, place: Place) -> str:
     if not text:
         return ""
-    found = (place.folder / text).resolve()
-    if not place.outside and not found.is_relative_to(place.folder):
-        hint = "give another place with -o, or allow more (frame train --outside)"
-        wrong("training.save", f"a file in the folder of the spec, {place.folder}", text, hint)
-    return str(found)
+    hint = "give another place with -o, or allow more (frame train --outside)"
+    return str(place.within(text, "training.save", hint))

@@ -6,6 +6,7 @@ import pytest
 
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.frontend import document
+from frame.frontend.columns import Place
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,32 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch) -> None:
     (tmp_path / "long.json").write_text('{"a": 1}')
     with pytest.raises(InvalidArgumentError, match="at most 3 bytes, received 8 bytes"):
         document.read_document(tmp_path / "long.json")
+
+
+def test_a_key_that_comes_twice_among_many_is_found_in_one_pass() -> None:
+    class Key(str):
+        looks = 0
+
+        def __eq__(self, other: object) -> bool:
+            Key.looks += 1
+            return str(self) == other
+
+        __hash__ = str.__hash__
+
+    pairs = [(Key(f"k{i}"), i) for i in range(2000)] + [(Key("k7"), 0)]
+    assert document._object(pairs).duplicates == ("k7",)
+    assert Key.looks < 10 * len(pairs)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "ring", "ring/a.npy", "a" * 5000])
+def test_names_that_no_file_has_are_refused(tmp_path, text: str) -> None:
+    (tmp_path / "ring").symlink_to("ring")
+    with pytest.raises((InvalidArgumentError, NotFoundError), match=r"data\.x"):
+        Place(tmp_path).file(text, "data.x")
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "ring/a.frame"])
+def test_places_that_no_file_has_are_refused(tmp_path, text: str) -> None:
+    (tmp_path / "ring").symlink_to("ring")
+    with pytest.raises(InvalidArgumentError, match=r"training\.save: expected the name of a file"):
+        Place(tmp_path).within(text, "training.save", "")
