@@ -3,8 +3,8 @@
 `os.fork` copies the memory of all threads and runs only the one that called it. A lock that another
 thread held stays locked in the child, and whoever asks for it there waits for ever. Locks that only
 guard tables from being changed by two threads at once may simply be open in the child: it has one
-thread. What must be whole, such as parameters during a training step, needs more (see
-`frame.runtime.parameters`).
+thread. What must be whole, such as parameters during a training step, needs more:
+`frame.runtime.turns`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ ScheduleOf: TypeAlias = "Callable[[int], Schedule]"
 BATCH = "batch"
 """The symbol of the batch axis of specs that leave its size open."""
 
+SHOWN = 64
+"""How many predictions `frame train` and emitted programs print."""
+
 TARGET = "target"
 """The name of the target among the data."""
 

@@ -322,7 +322,7 @@ def _build(self: Scope, x: Value) -> Value:
 
 
 class _Start:
-    """The data and the initial parameters, drawn from one stream at the first use."""
+    """The data and the initial parameters, drawn from one stream whenever they are asked for."""
 
     def __init__(self, spec: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]) -> None:
         self.spec, self.shapes = spec, shapes

@@ -9,10 +9,10 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import exact_divide, normalize_axis, shape_text
+from frame.core.shapes import exact_divide, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, same_type
-from frame.ops.nn import KINKS
+from frame.ops.nn import KINKS, normal_axis
 from frame.ops.parts import cut
 from frame.ops.record import (
     AttributeSpec,
@@ -241,10 +241,6 @@ composite(
 )
 
 
-def _canonical_glu(operands: Types, attributes: Attributes) -> Attributes:
-    return {"axis": normalize_axis(attributes["axis"], operands[0].rank)}
-
-
 def _infer_glu(operands: Types, attributes: Attributes) -> TensorType:
     (x,), axis = operands, attributes["axis"]
     size = x.shape[axis]
@@ -287,5 +283,5 @@ composite(
     samples=_glu_samples,
     attributes=(AttributeSpec("axis", "int", -1, "the axis to halve; negative from the end"),),
     autocast=Autocast.FOLLOW,
-    canonicalize=_canonical_glu,
+    canonicalize=normal_axis,
 )

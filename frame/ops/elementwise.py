@@ -260,7 +260,8 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid_array(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(-x)) without overflow and without cancellation."""
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
@@ -326,7 +327,7 @@ _FUNCTIONS = (
     ("sinh", "the hyperbolic sine", np.sinh, lambda g, x, y: g * ops.cosh(x), (-2, 2)),
     ("cosh", "the hyperbolic cosine", np.cosh, lambda g, x, y: g * ops.sinh(x), (-2, 2)),
     ("tanh", "the hyperbolic tangent", np.tanh, lambda g, x, y: g * (1 - y * y), (-2, 2)),
-    ("sigmoid", "1 / (1 + exp(-x))", _sigmoid, lambda g, x, y: g * y * (1 - y), (-3, 3)),
+    ("sigmoid", "1 / (1 + exp(-x))", sigmoid_array, lambda g, x, y: g * y * (1 - y), (-3, 3)),
     (
         "erf",
         "the error function",

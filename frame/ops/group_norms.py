@@ -12,27 +12,18 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import known, numel, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite
+from frame.ops.normalization import (
+    BETA,
+    EPS,
+    GAMMA,
+    along_channels,
+    check_eps,
+    check_vectors,
+)
 from frame.ops.record import AttributeSpec, Operand, Sample
 from frame.ops.samples import not_finite, smooth
 
 Operands = tuple[Value, ...]
-EPS = AttributeSpec("eps", "float", 1e-5, "added to the variance")
-GAMMA = Operand("gamma", ("float",), doc="scale")
-BETA = Operand("beta", ("float",), doc="shift")
-
-
-def _check(op: str, operands: Types, axis: int, attributes: Attributes) -> None:
-    eps, x = attributes["eps"], operands[0]
-    if not (math.isfinite(eps) and eps >= 0):
-        raise InvalidArgumentError(
-            f"attribute 'eps' of {op} must be finite and not negative, received {eps}"
-        )
-    for name, vector in zip(("gamma", "beta"), operands[1:], strict=False):
-        if vector.shape != (x.shape[axis],):
-            raise InvalidArgumentError(
-                f"operand {name!r} of {op} must have one element for each along axis {axis} of x "
-                f"{shape_text(x.shape)}, received the shape {shape_text(vector.shape)}"
-            )
 
 
 # --- group_norm -----------------------------------------------------------------------------------
@@ -46,12 +37,9 @@ def _infer_group_norm(operands: Types, attributes: Attributes) -> TensorType:
             f"group_norm takes x [N, C, ...] with a known C that divides into groups, received x "
             f"{shape_text(x.shape)} and groups {groups}"
         )
-    _check("group_norm", operands, 1, attributes)
+    check_eps("group_norm", attributes)
+    check_vectors("group_norm", operands, ("gamma", "beta"), 1)
     return x
-
-
-def _along_channels(vector: Value, rank: int) -> Value:
-    return ops.reshape(vector, (*vector.shape, *(1,) * (rank - 2)))
 
 
 def _reference_group_norm(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
@@ -72,7 +60,7 @@ def _build_group_norm(operands: Operands, attributes: Attributes) -> Value:
     centred = grouped - ops.mean(grouped, axes=(2,), keepdims=True)
     variance = ops.mean(ops.square(centred), axes=(2,), keepdims=True)
     normal = ops.reshape(centred * ops.rsqrt(variance + attributes["eps"]), x.shape)
-    return normal * _along_channels(gamma, x.rank) + _along_channels(beta, x.rank)
+    return normal * along_channels(gamma, x.rank) + along_channels(beta, x.rank)
 
 
 def _group_norm_samples() -> Iterable[Sample]:
@@ -109,7 +97,8 @@ composite(
 def _infer_rms_norm(operands: Types, attributes: Attributes) -> TensorType:
     if operands[0].rank == 0:
         raise InvalidArgumentError("rms_norm needs at least one axis, received a scalar")
-    _check("rms_norm", operands, -1, attributes)
+    check_eps("rms_norm", attributes)
+    check_vectors("rms_norm", operands, ("gamma",), -1)
     return operands[0]
 
 

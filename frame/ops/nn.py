@@ -14,6 +14,7 @@ from frame import ops
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import normalize_axis
 from frame.ir.graph import Attribute, TensorType, Value
+from frame.ops.elementwise import sigmoid_array
 from frame.ops.record import (
     AttributeSpec,
     Autocast,
@@ -93,17 +94,11 @@ def _normal_cdf(x: np.ndarray) -> np.ndarray:
     return np.vectorize(lambda v: 0.5 * math.erfc(-v * SQRT_HALF), otypes=[np.float64])(x)
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(-x)) without overflow and without cancellation."""
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
-
-
 def _reference_gelu(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
     (x,) = operands
     with np.errstate(all="ignore"):
         if attributes["approximate"] == "tanh":
-            return x * _sigmoid(2 * SQRT_TWO_OVER_PI * (x + TANH_CUBIC * x**3))
+            return x * sigmoid_array(2 * SQRT_TWO_OVER_PI * (x + TANH_CUBIC * x**3))
         return x * _normal_cdf(x)
 
 
@@ -133,7 +128,7 @@ _activation(
 
 def _reference_silu(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return operands[0] * _sigmoid(operands[0])
+        return operands[0] * sigmoid_array(operands[0])
 
 
 def _gradient_silu(context: GradientContext) -> Sequence[Value | None]:
@@ -309,7 +304,8 @@ _activation(
 AXIS = AttributeSpec("axis", "int", -1, "the axis whose elements sum to one; negative from the end")
 
 
-def _normal_axis(operands: tuple[TensorType, ...], attributes: Attributes) -> Attributes:
+def normal_axis(operands: tuple[TensorType, ...], attributes: Attributes) -> Attributes:
+    """Return the attribute `axis` counted from the front: a canonical form."""
     return {"axis": normalize_axis(attributes["axis"], operands[0].rank)}
 
 
@@ -398,7 +394,7 @@ def _register_softmax(
             autocast=Autocast.FLOAT32,
             decomposition=build,
             samples=_softmax_samples,
-            canonicalize=_normal_axis,
+            canonicalize=normal_axis,
         )
     )
 

@@ -37,7 +37,8 @@ GAMMA = Operand("gamma", ("float",), doc="scale")
 BETA = Operand("beta", ("float",), doc="shift")
 
 
-def _check_eps(op: str, attributes: Attributes) -> None:
+def check_eps(op: str, attributes: Attributes) -> None:
+    """Check that the attribute `eps` is finite and not negative."""
     eps = attributes["eps"]
     if not (math.isfinite(eps) and eps >= 0):
         raise InvalidArgumentError(
@@ -45,7 +46,7 @@ def _check_eps(op: str, attributes: Attributes) -> None:
         )
 
 
-def _check_vectors(op: str, operands: Types, names: Sequence[str], axis: int) -> None:
+def check_vectors(op: str, operands: Types, names: Sequence[str], axis: int) -> None:
     """Check that the operands after the first are vectors along `axis` of the first."""
     x = operands[0]
     expected = (x.shape[axis],)
@@ -83,10 +84,10 @@ def _input_gradient(scaled: Value, normal: Value, inverse: Value, axes: tuple[in
 
 
 def _infer_layer_norm(operands: Types, attributes: Attributes) -> TensorType:
-    _check_eps("layer_norm", attributes)
+    check_eps("layer_norm", attributes)
     if operands[0].rank == 0:
         raise InvalidArgumentError("layer_norm needs at least one axis, received a scalar")
-    _check_vectors("layer_norm", operands, ("gamma", "beta"), -1)
+    check_vectors("layer_norm", operands, ("gamma", "beta"), -1)
     return operands[0]
 
 
@@ -160,13 +161,13 @@ register(
 
 
 def _check_channels(op: str, operands: Types, names: Sequence[str], attributes: Attributes) -> None:
-    _check_eps(op, attributes)
+    check_eps(op, attributes)
     if operands[0].rank < 2:
         raise InvalidArgumentError(
             f"operand 'x' of {op} must have a batch axis and a channel axis, received the shape "
             f"{shape_text(operands[0].shape)}"
         )
-    _check_vectors(op, operands, names, 1)
+    check_vectors(op, operands, names, 1)
 
 
 def _reduced(rank: int) -> tuple[int, ...]:
@@ -174,7 +175,7 @@ def _reduced(rank: int) -> tuple[int, ...]:
     return tuple(axis for axis in range(rank) if axis != 1)
 
 
-def _along_channels(vector: Value, rank: int) -> Value:
+def along_channels(vector: Value, rank: int) -> Value:
     """Give a vector [C] the shape [C, 1, ..., 1] that broadcasts along axis 1."""
     return ops.reshape(vector, (*vector.shape, *(1,) * (rank - 2)))
 
@@ -206,8 +207,8 @@ def _build_batch_norm_infer(operands: Operands, attributes: Attributes) -> Value
     x = operands[0]
     gamma, beta, mean, variance = operands[1:]
     scale = ops.mul(gamma, _inverse_deviation(variance, attributes))
-    centred = ops.sub(x, _along_channels(mean, x.rank))
-    return ops.add(ops.mul(centred, _along_channels(scale, x.rank)), _along_channels(beta, x.rank))
+    centred = ops.sub(x, along_channels(mean, x.rank))
+    return ops.add(ops.mul(centred, along_channels(scale, x.rank)), along_channels(beta, x.rank))
 
 
 def _gradient_batch_norm_infer(context: GradientContext) -> Sequence[Value | None]:
@@ -218,9 +219,9 @@ def _gradient_batch_norm_infer(context: GradientContext) -> Sequence[Value | Non
     total = _channel_sum(cotangent)
     gradients: list[Value | None] = [None] * 5
     if need_x:
-        gradients[0] = ops.mul(cotangent, _along_channels(scale, x.rank))
+        gradients[0] = ops.mul(cotangent, along_channels(scale, x.rank))
     if need_gamma or need_variance:
-        centred = ops.sub(x, _along_channels(mean, x.rank))
+        centred = ops.sub(x, along_channels(mean, x.rank))
         correlation = ops.mul(_channel_sum(ops.mul(cotangent, centred)), inverse)
         gradients[1] = correlation
         cubed = ops.mul(ops.mul(ops.square(inverse), gamma), correlation)
@@ -271,7 +272,7 @@ def _normal_channels(x: Value, attributes: Attributes) -> tuple[Value, ...]:
 def _build_batch_norm_train(operands: Operands, attributes: Attributes) -> tuple[Value, ...]:
     x, gamma, beta = operands
     normal, _, _, mean, variance = _normal_channels(x, attributes)
-    y = ops.add(ops.mul(normal, _along_channels(gamma, x.rank)), _along_channels(beta, x.rank))
+    y = ops.add(ops.mul(normal, along_channels(gamma, x.rank)), along_channels(beta, x.rank))
     return y, ops.reshape(mean, gamma.shape), ops.reshape(variance, gamma.shape)
 
 
@@ -281,7 +282,7 @@ def _gradient_batch_norm_train(context: GradientContext) -> Sequence[Value | Non
     normal, centred, inverse, _, _ = _normal_channels(x, context.attributes)
     dx = None
     if need_x:
-        scaled = ops.mul(cotangent, _along_channels(gamma, x.rank))
+        scaled = ops.mul(cotangent, along_channels(gamma, x.rank))
         dx = _input_gradient(scaled, normal, inverse, _reduced(x.rank))
         if not (is_zeros(to_mean) and is_zeros(to_variance)):
             dx = ops.add(dx, _through_moments(x, centred, to_mean, to_variance))
@@ -295,8 +296,8 @@ def _gradient_batch_norm_train(context: GradientContext) -> Sequence[Value | Non
 def _through_moments(x: Value, centred: Value, to_mean: Value, to_variance: Value) -> Value:
     """Return what reaches x through the results batch_mean and batch_variance."""
     number = count(x, _reduced(x.rank), x.dtype)
-    from_mean = _along_channels(ops.div(to_mean, number), x.rank)
-    from_variance = _along_channels(ops.div(ops.mul(to_variance, 2.0), number), x.rank)
+    from_mean = along_channels(ops.div(to_mean, number), x.rank)
+    from_variance = along_channels(ops.div(ops.mul(to_variance, 2.0), number), x.rank)
     return ops.add(ops.mul(centred, from_variance), from_mean)
 
 

@@ -17,10 +17,11 @@ import numpy as np
 from frame import ops
 from frame.core.dtypes import DType, int32, int64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import known, normalize_axis, numel, shape_text
+from frame.core.shapes import known, numel, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops import samples
 from frame.ops.composite import Attributes, Types, composite, in_float32
+from frame.ops.nn import normal_axis
 from frame.ops.record import (
     AttributeSpec,
     Autocast,
@@ -37,10 +38,6 @@ from frame.ops.tables import flat_positions
 Operands = tuple[Value, ...]
 AXIS = AttributeSpec("axis", "int", -1, "the axis; negative counts from the end")
 DESCENDING = AttributeSpec("descending", "bool", False, "whether the largest comes first")
-
-
-def _normal_axis(operands: Types, attributes: Attributes) -> Attributes:
-    return {"axis": normalize_axis(attributes["axis"], operands[0].rank)}
 
 
 def moved(x: Value, source: int, target: int) -> Value:
@@ -119,7 +116,7 @@ composite(
         AttributeSpec("exclusive", "bool", False, "whether an element's own value is left out"),
         AttributeSpec("reverse", "bool", False, "whether sums begin at the end"),
     ),
-    canonicalize=_normal_axis,
+    canonicalize=normal_axis,
 )
 
 
@@ -291,7 +288,7 @@ composite(
     attributes=(AXIS, DESCENDING),
     results=("values", "indices"),
     autocast=Autocast.FOLLOW,
-    canonicalize=_normal_axis,
+    canonicalize=normal_axis,
 )
 
 
@@ -314,7 +311,7 @@ register(
             operands[0], values["axis"], values["descending"]
         )[1],
         samples=lambda: _without_gradient(_sort_samples()),
-        canonicalize=_normal_axis,
+        canonicalize=normal_axis,
     )
 )
 
@@ -377,5 +374,5 @@ composite(
     ),
     results=("values", "indices"),
     autocast=Autocast.FOLLOW,
-    canonicalize=_normal_axis,
+    canonicalize=normal_axis,
 )

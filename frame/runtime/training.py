@@ -87,9 +87,7 @@ def graph_with_loss(
         ]
         parameters = add_parameter_inputs(builder, model.parameters())
         outputs = model.build(values, parameters)
-        placed = (
-            loss if loss.name else loss.named("loss")
-        )  # so that profiles and errors have a path
+        placed = loss if loss.name else loss.named("loss")  # a path for profiles and errors
         (value,) = placed.build([*outputs, *wanted], ())
         if value.shape != ():
             raise InvalidArgumentError(

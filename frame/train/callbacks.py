@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -39,6 +40,14 @@ class Callback:
         """After the last epoch."""
 
 
+def checked_path(path: Pathlike) -> str:
+    """Return the path of a file to write; raise NotFoundError if its folder does not exist."""
+    found = os.fspath(path)
+    if not os.path.isdir(os.path.dirname(os.path.abspath(found))):
+        raise NotFoundError(f"can't write {found}: its folder does not exist")
+    return found
+
+
 class EpochFunction(Callback):
     """A function of the record of each epoch as a callback."""
 
@@ -54,9 +63,7 @@ class _LogFile(Callback):
     """A text file with a row an epoch. A resumed run writes the rows so far again."""
 
     def __init__(self, path: Pathlike) -> None:
-        self.path = os.fspath(path)
-        if not os.path.isdir(os.path.dirname(os.path.abspath(self.path))):
-            raise NotFoundError(f"can't write {self.path}: its folder does not exist")
+        self.path = checked_path(path)
         self._rows = 0
 
     def on_start(self, run: TrainingRun) -> None:
@@ -76,8 +83,9 @@ class _LogFile(Callback):
         self._write(file, record.to_data(), first=self._rows == 0)
         self._rows += 1
 
+    @abstractmethod
     def _write(self, file: TextIO, row: dict[str, Any], first: bool) -> None:
-        raise NotImplementedError
+        """Write a row, and before the first one what a file begins with."""
 
 
 class JsonLinesLog(_LogFile):
@@ -134,8 +142,8 @@ class TensorBoardLog(Callback):
             make: Any = importlib.import_module("tensorboardX").SummaryWriter
         except ImportError:
             raise NotFoundError(
-                "TensorBoardLog needs the package tensorboardX: "
-                "pip install 'frame-compiler[tensorboard]'"
+                "TensorBoardLog needs the package tensorboardX, which is not installed: "
+                "pip install tensorboardX"
             ) from None
         self._make: Callable[[int], Any] = lambda first: make(os.fspath(folder), purge_step=first)
         self._writer: Any = None

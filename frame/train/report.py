@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import html
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from frame.core.errors import NotFoundError
 from frame.core.files import atomic_write
-from frame.train.callbacks import Callback, Pathlike
+from frame.train.callbacks import Callback, Pathlike, checked_path
 from frame.train.records import EpochRecord, History
 
 if TYPE_CHECKING:
@@ -38,9 +36,7 @@ class HtmlReport(Callback):
     """
 
     def __init__(self, path: Pathlike) -> None:
-        self.path = os.fspath(path)
-        if not os.path.isdir(os.path.dirname(os.path.abspath(self.path))):
-            raise NotFoundError(f"can't write {self.path}: its folder does not exist")
+        self.path = checked_path(path)
 
     def on_epoch(self, run: TrainingRun, record: EpochRecord) -> None:
         """Write the page of the epochs so far."""

@@ -12,13 +12,13 @@ import numpy as np
 from frame.compiler.optimizers import SGD, Ema, Freeze, Optimizer, ParameterGroup, Recipe, Swa
 from frame.compiler.optimizers.recipe import Average
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import TensorType
 from frame.nn.module import Architecture, Module
 from frame.runtime.model import EVALUATE, CompiledModel
 from frame.runtime.model import compile as compile_model
 from frame.train.augment import ImageAugmentation
-from frame.train.callbacks import Callback, as_callback
+from frame.train.callbacks import Callback, as_callback, checked_path
 from frame.train.checkpoints import CheckpointRule
 from frame.train.feed import Feed, check_label_types, check_labels, make_feed
 from frame.train.initialiser import Initializer
@@ -297,9 +297,7 @@ class DeepLearningTask:
         target = os.fspath(path)
         if not target.endswith((".safetensors", ".npz", ".frame")):
             raise _wrong("save_best", "a path that ends in .safetensors, .npz or .frame", path)
-        if not os.path.isdir(os.path.dirname(os.path.abspath(target))):
-            raise NotFoundError(f"save_best: the folder of {target} does not exist")
-        return replace(self, best_path=target)
+        return replace(self, best_path=checked_path(target))
 
     def callback(self, *callbacks: Any) -> DeepLearningTask:
         """Call these, too: a Callback (`CsvLog`, `JsonLinesLog`, `TensorBoardLog`, `HtmlReport`, or

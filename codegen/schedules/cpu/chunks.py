@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
@@ -57,6 +57,14 @@ def unflatten(position: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
         index.append(b.rem(position, extent))
         position = b.div(position, extent)
     return (position, *reversed(index)) if extents else ()
+
+
+def flat_extent(extents: Iterable[Expr]) -> Expr:
+    """Return the product of extents; 1 where there are none."""
+    total: Expr = b.index(1)
+    for extent in extents:
+        total = b.mul(total, extent)
+    return total
 
 
 def remaining(total: Expr, start: Expr, size: Expr | int) -> Expr:

@@ -13,7 +13,7 @@ from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, LoopKind
 from frame.codegen.schedules.access import INDEX_RULES, Reader, captures_below
 from frame.codegen.schedules.cpu import transpose
-from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
+from frame.codegen.schedules.cpu.chunks import flat_extent, grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.nest import Nest, make_nest
@@ -32,20 +32,13 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
         return transpose.lower(crossing)
     body = b.Body()
     extents = [group.extent(run.size) for run in nest.runs]
-    rows = _product(extents[:-1])
+    rows = flat_extent(extents[:-1])
     if _is_long(nest):
         chunks = _write_blocks(nest, body, extents, rows)
     else:
         chunks = _write_rows(nest, body, extents, rows)
     block = vectorise_loops(body.block(), lanes_of(group), group.target)
     return (nest.group.call("", block, chunks, NOTE),)
-
-
-def _product(extents: list[Expr]) -> Expr:
-    total: Expr = b.index(1)
-    for extent in extents:
-        total = b.mul(total, extent)
-    return total
 
 
 def _is_long(nest: Nest) -> bool:

@@ -24,7 +24,7 @@ from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Expr, If, Kernel, LoopKind, Scope, Var, View
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu import gemm_integer, gemm_vector
-from frame.codegen.schedules.cpu.chunks import remaining, unflatten
+from frame.codegen.schedules.cpu.chunks import flat_extent, remaining, unflatten
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
 from frame.codegen.schedules.cpu.gemm_operand import Matrix, element, product_of
@@ -187,9 +187,9 @@ class _Gemm:
         target = self.group.workspaces[0]
         own = () if self.made.merged else self.group.extents(left.batch)
         blocks = b.ceil_div(self.rows.count, _COPY_TILES)
-        count = b.mul(_product(own), blocks)
+        count = b.mul(flat_extent(own), blocks)
         with body.loop(count, "chunk", LoopKind.PARALLEL) as chunk:
-            flat, block = _split(body, chunk, [_product(own), blocks])
+            flat, block = _split(body, chunk, [flat_extent(own), blocks])
             first = body.let("first", b.mul(block, _COPY_TILES))
             extent = remaining(self.rows.count, first, b.index(_COPY_TILES))
             batch = tuple(body.let("batch", i) for i in unflatten(flat, own))
@@ -233,8 +233,8 @@ class _Gemm:
         body, right = b.Body(), self.made.right
         own = self.group.extents(right.batch)
         slices, groups = b.ceil_div(self.depth, _PACK_DEPTH), b.ceil_div(self.panels, _PACK_PANELS)
-        extents = [_product(own), groups, slices]
-        count = _product(extents)
+        extents = [flat_extent(own), groups, slices]
+        count = flat_extent(extents)
         target = self.group.workspaces[-1]
         with body.loop(count, "chunk", LoopKind.PARALLEL) as chunk:
             flat, group, part = _split(body, chunk, extents)
@@ -301,8 +301,8 @@ class _Gemm:
         row_blocks = b.ceil_div(self.rows.count, plan.tiles)
         column_blocks = b.ceil_div(self.panels, plan.panels)
         # Neighbours share panels: each thread mostly reads panels that it packed itself.
-        extents = [_product(self.batches), column_blocks, row_blocks]
-        chunks = _product(extents)
+        extents = [flat_extent(self.batches), column_blocks, row_blocks]
+        chunks = flat_extent(extents)
         with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
             flat, column_block, row_block = _split(body, chunk, extents)
             batch = tuple(body.let("batch", i) for i in unflatten(flat, self.batches))
@@ -607,13 +607,6 @@ class _Step:
 
 def _split(body: b.Body, position: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(body.let("at", i) for i in unflatten(position, extents))
-
-
-def _product(extents: Sequence[Expr]) -> Expr:
-    total: Expr = b.index(1)
-    for extent in extents:
-        total = b.mul(total, extent)
-    return total
 
 
 def _flat_batch(group: Group, matrix: Matrix, batch: Index) -> Expr:

@@ -18,13 +18,14 @@ collected from them, in registers:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Const, Expr, LoopKind, Var, fresh
 from frame.codegen.schedules.access import AxisPart, Binding, Reader, Trace
-from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
+from frame.codegen.schedules.cpu.chunks import flat_extent, grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.gemm_pack import transposed
 from frame.codegen.schedules.cpu.vectors import picked, vectorise_loops
 from frame.codegen.schedules.group import Index, KernelCall
@@ -185,9 +186,7 @@ class _Writer:
         high, wide = self.block_sizes()
         lines, columns = crossing.extent(crossing.across), crossing.extent(crossing.inner)
         outer = [crossing.extent(run) for run in crossing.outer]
-        rows: Expr = b.index(1)
-        for extent in outer:
-            rows = b.mul(rows, extent)
+        rows = flat_extent(outer)
         area = b.max_(b.mul(b.min_(lines, high), b.min_(columns, wide)), 1)
         count = b.max_(b.div(b.index(high * wide), area), 1)
         extents = [b.ceil_div(rows, count), b.ceil_div(lines, high), b.ceil_div(columns, wide)]
@@ -206,11 +205,11 @@ class _Writer:
                 self.write_block(body, loops, starts, sizes)
         return chunks
 
+    @abstractmethod
     def write_block(
         self, body: b.Body, loops: Loops, starts: tuple[Expr, Expr], sizes: tuple[Expr, Expr]
     ) -> None:
         """Write the loops of a block of lines and columns."""
-        raise NotImplementedError
 
     def is_whole(self, run: Run) -> bool:
         """Whether vectors fill a run, and with it each of its blocks."""

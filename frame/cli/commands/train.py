@@ -24,9 +24,6 @@ The lines that training prints: `step N loss L` for the steps that training.log_
 the last, then `final_loss` and the predictions of the trained model for the first batch. The JSON
 Schema of a spec is in the folder frame/frontend/schemas of the package."""
 
-SHOWN = 64
-"""How many predictions are printed; --json has them all."""
-
 
 @click.command("train", epilog=EPILOG)
 @click.argument("spec", type=click.Path())
@@ -81,6 +78,8 @@ def _trained(plan: Plan, backend: str | None, as_json: bool) -> Result:
 
 
 def _report(plan: Plan, result: Result, saved: list[str], seconds: float, as_json: bool) -> None:
+    from frame.frontend.plan import SHOWN
+
     if as_json:
         print_json(
             {

@@ -13,7 +13,7 @@ from frame._version import __version__
 from frame.core.errors import InvalidArgumentError
 from frame.frontend.emission import programs, texts
 from frame.frontend.emission.programs import Function, Program, nbytes
-from frame.frontend.plan import TARGET, Plan, rows_of
+from frame.frontend.plan import SHOWN, TARGET, Plan, rows_of
 from frame.frontend.run import Batches, kept_apart
 from frame.hal.interfaces import Port
 from frame.ir.graph import Role, TensorType
@@ -207,8 +207,9 @@ class _Project:
 
     def _infer(self) -> str:
         run, names = self.infer.run, list(self.plan.inputs)
+        counted = _has_counter(self.infer)
         lines = ["int model_infer(const void *const *inputs, void *output) {"]
-        if any(port.role is Role.COUNTER for port in run.inputs):
+        if counted:
             lines.append(f"    static uint64_t counter[2] = {{UINT64_C({self._seed}), 0}};")
         if self.infer.load is not None:
             made = [f"derived0_{k}" for k in range(len(self.infer.load.outputs))]
@@ -217,7 +218,7 @@ class _Project:
         lines.append("    prepared = 1;")
         given = {name: f"(void *)(uintptr_t)inputs[{k}]" for k, name in enumerate(names)}
         lines.append(self._call(self.infer, run, given, ["output"]).rstrip("\n"))
-        if any(port.role is Role.COUNTER for port in run.inputs):
+        if counted:
             lines.append("    ++counter[1];")
         return "\n".join((*lines, "    return 0;", "}", ""))
 
@@ -239,14 +240,10 @@ class _Project:
             "    *loss = (double)value;",
             "    prepared = 0;",
         ]
-        if self._has_counter(program):
+        if _has_counter(program):
             lines.insert(1, "    static uint64_t *const counter = step_counter;")
             lines.append("    ++step_counter[1];")
         return "\n".join((*lines, "    return 0;", "}", ""))
-
-    @staticmethod
-    def _has_counter(program: Program) -> bool:
-        return any(port.role is Role.COUNTER for port in program.run.inputs)
 
     @property
     def _seed(self) -> int:
@@ -255,7 +252,7 @@ class _Project:
     def _reset(self, program: Program) -> str:
         lines = ["void model_reset(void) {"]
         counter = []
-        if self._has_counter(program):
+        if _has_counter(program):
             counter = [f"static uint64_t step_counter[2] = {{UINT64_C({self._seed}), 0}};", ""]
             lines.append("    step_counter[1] = 0;")
         for name, port in self.state.items():
@@ -307,7 +304,7 @@ class _Project:
             rows=self.rows,
             count=len(self.kept),
             log_every=self.plan.training.log_every,
-            shown=texts.SHOWN,
+            shown=SHOWN,
         )
 
     # --- numbers ---------------------------------------------------------------------------------
@@ -320,9 +317,7 @@ class _Project:
         """Parameters and buffers one after another, little-endian, row-major."""
         values = self.plan.values()
         arrays = [
-            np.asarray(values.get(spec.name, None))
-            if spec.name in values
-            else materialize(spec, self._seed)
+            np.asarray(values[spec.name]) if spec.name in values else materialize(spec, self._seed)
             for spec in self.weights
         ]
         return b"".join(_little(array) for array in arrays)
@@ -330,7 +325,7 @@ class _Project:
     def _first(self) -> list[np.ndarray]:
         """Return the first rows of each input, repeated where there are fewer than a batch."""
         rows = np.arange(self.rows) % len(self.columns[0])
-        return [_contiguous(column[rows]) for column in self.columns[:-1]]
+        return [np.ascontiguousarray(column[rows]) for column in self.columns[:-1]]
 
     def _training_bytes(self) -> bytes:
         from frame.train.schedules import checked_rate
@@ -349,8 +344,8 @@ def _declaration(function: Function) -> str:
     )
 
 
-def _contiguous(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array)
+def _has_counter(program: Program) -> bool:
+    return any(port.role is Role.COUNTER for port in program.run.inputs)
 
 
 def _little(array: Any) -> bytes:

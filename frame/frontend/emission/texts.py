@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from frame.core.errors import UnimplementedError
 from frame.ir.graph import TensorType
 
-SHOWN = 64
-"""How many predictions the training program prints, as `frame train` does."""
-
 # dtype -> (C type, printf conversion, cast of the printed value)
 PRINTED: Mapping[str, tuple[str, str, str]] = {
     "float32": ("float", "%.{digits}g", "(double)"),
