@@ -109,7 +109,7 @@ ready(arena=offsets.arena_size, bound=offsets.lower_bound)
 """
 
 RSS = """
-import gc, json
+import gc, json, sys
 import numpy as np
 import frame
 
@@ -125,13 +125,15 @@ def one(size):
 for size in range(1, 21):
     one(size)
 before = resident()
-for size in range(21, 521):
+compiles = int(sys.argv[1])
+for size in range(21, 21 + compiles):
     one(size)
-print(json.dumps({"bytes": resident() - before, "compiles": 500}))
+print(json.dumps({"bytes": resident() - before, "compiles": compiles}))
 """
+"""Takes the number of compiles; tests/runtime/test_known_memory.py runs it, too."""
 
 
-def run(code: str, cache: Path | str, **environment: str) -> dict[str, Any]:
+def run(code: str, cache: Path | str, *words: str, **environment: str) -> dict[str, Any]:
     """Run code in a new process and return what it prints.
 
     It finds what users have: compiled modules on the disk, and the usual folder of the cache.
@@ -139,7 +141,7 @@ def run(code: str, cache: Path | str, **environment: str) -> dict[str, Any]:
     settings = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT), **environment}
     for name in ("PYTHONDONTWRITEBYTECODE", "FRAME_CACHE_DIR"):
         settings.pop(name, None)
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"a case failed:\n{done.stderr}")
@@ -216,7 +218,7 @@ def arena(rounds: int, folder: Path) -> Mapping[str, Any]:
 
 def resident_memory(rounds: int, folder: Path) -> Mapping[str, Any]:
     """Return the growth of the process over 500 compiles."""
-    found = run(RSS, folder, FRAME_CACHE="0")
+    found = run(RSS, folder, "500", FRAME_CACHE="0")
     return {"megabytes": round(found["bytes"] / 1e6, 1), "compiles": found["compiles"], "bar": 100}
 
 

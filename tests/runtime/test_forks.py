@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from frame.core import forks
+from frame.runtime import turns as turns_module
 from frame.runtime.turns import Turns
 
 ROOT = Path(__file__).resolve().parents[2]
 
 _SCRIPT = """
-import json, os, sys, threading, time
+import itertools, json, os, sys, threading, time
 import numpy as np, frame
 from frame import nn
 from frame.train import SGD
@@ -27,8 +28,11 @@ def trainer():
     return frame.compile(net, [frame.spec(("n", 32))], loss=nn.CrossEntropyLoss(),
                          targets=[frame.spec(("n",), "int64")], optimizer=SGD(momentum=0.5))
 
+steps = itertools.count()  # of all threads
+
 def step(model):
     model.train_step(x, labels, learning_rate=0.01)
+    next(steps)
 
 x = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
 labels = np.arange(64) % 10
@@ -91,7 +95,7 @@ wanted = []
 for number in range(8):
     with open(os.path.join(folder, f"{number}.json")) as file:
         wanted.append(json.load(file))
-for _ in range(20000):
+for _ in range(next(steps)):
     now = {name: array.tobytes().hex() for name, array in twin.store.items()}
     wanted = [state for state in wanted if state != now]
     if not wanted:
@@ -156,29 +160,32 @@ def test_a_recursive_lock_of_the_forking_thread_stays_its_own() -> None:
         assert _status_of_child(child) == 0
 
 
-def test_a_fork_waits_for_the_writer_and_not_for_ever() -> None:
-    turns, begun, end = Turns(), threading.Event(), threading.Event()
+def test_a_fork_waits_for_the_writer_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "_FORK_SECONDS", 60.0)
+    turns, begun, stuck, end = Turns(), *(threading.Event() for _ in range(3))
     values = [0, 0]
 
     def write() -> None:
         with turns.writing():
             values[0] = 1
             begun.set()
-            time.sleep(0.2)
+            time.sleep(0.2)  # so that the fork comes meanwhile
             values[1] = 1
         with turns.writing():
-            end.set()
-            time.sleep(3)
+            stuck.set()
+            end.wait(60)
 
     thread = threading.Thread(target=write)
     thread.start()
     begun.wait(60)
     assert _status_of_child(lambda: values == [1, 1]) == 0, "half a step"
-    end.wait(60)
+    stuck.wait(60)
+    monkeypatch.setattr(turns_module, "_FORK_SECONDS", 0.1)
 
     def child() -> bool:
         with turns.writing(), turns.reading():
             return True
 
     assert _status_of_child(child) == 0
+    end.set()
     thread.join()

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
+from benchmarks.startup import RSS
 from tests.project import checkout
-
-COMPILES = """
-import gc
-import numpy as np
-import frame
-
-def resident():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-def one(size):
-    model = frame.compile(lambda x: frame.ops.softmax(x * 2.0) + 1.0, [frame.spec((3, size))])
-    model(np.zeros((3, size), np.float32))
-
-for size in range(1, 21):
-    one(size)
-before = resident()
-for size in range(21, 21 + {count}):
-    one(size)
-print(resident() - before)
-"""
-
 
 def _growth(count: int, folder) -> int:
     settings = {"FRAME_CACHE_DIR": str(folder)}
-    code = COMPILES.replace("{count}", str(count))
-    result = checkout.run_python("-c", code, folder=folder, path=checkout.ROOT, **settings)
+    words = ("-c", RSS, str(count))
+    result = checkout.run_python(*words, folder=folder, path=checkout.ROOT, **settings)
     assert result.returncode == 0, result.stderr
-    return int(result.stdout.splitlines()[-1])
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["compiles"] == count
+    return int(found["bytes"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
