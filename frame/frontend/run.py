@@ -237,6 +237,6 @@ def _step(batches: Batches, model: CompiledModel, step: int, batch: Sequence[np.
 
 def _validated(model: CompiledModel, kept: TensorDataset, size: int) -> float:
     from frame.data import DataLoader
-    from frame.train.evaluate import evaluate
+    from frame.train.evaluation import evaluate
 
     return evaluate(model, DataLoader(kept, min(size, len(kept))))["loss"]

@@ -5,10 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# Functions that have the names of their modules: importing a module would hide a late one.
-from frame.train.evaluate import evaluate
-from frame.train.fit import fit
-
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.compiler.optimizers import LARS as LARS
     from frame.compiler.optimizers import SGD as SGD
@@ -26,6 +22,8 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.train.callbacks import CsvLog as CsvLog
     from frame.train.callbacks import JsonLinesLog as JsonLinesLog
     from frame.train.callbacks import TensorBoardLog as TensorBoardLog
+    from frame.train.evaluation import evaluate as evaluate
+    from frame.train.fitting import fit as fit
     from frame.train.initialiser import Initializer as Initializer
     from frame.train.metrics import METRICS as METRICS
     from frame.train.metrics import accuracy as accuracy
@@ -63,6 +61,8 @@ _PLACES = {
     "frame.nn.losses": ("CrossEntropyLoss", "MseLoss"),
     "frame.train.augment": ("ImageAugmentation",),
     "frame.train.callbacks": ("Callback", "CsvLog", "JsonLinesLog", "TensorBoardLog"),
+    "frame.train.evaluation": ("evaluate",),
+    "frame.train.fitting": ("fit",),
     "frame.train.task": ("DeepLearningTask",),
     "frame.train.initialiser": ("Initializer",),
     "frame.train.metrics": ("METRICS", "accuracy"),
@@ -84,7 +84,7 @@ _PLACES = {
 }
 _EXPORTS = {name: place for place, names in _PLACES.items() for name in names}
 
-__all__ = sorted([*_EXPORTS, evaluate.__name__, fit.__name__])
+__all__ = sorted(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:

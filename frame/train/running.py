@@ -18,7 +18,7 @@ from frame.core.logs import Logger
 from frame.ir.hashing import structural_hash
 from frame.runtime.model import TRAIN_STEP, CompiledModel
 from frame.train.checkpoints import CheckpointFolder
-from frame.train.evaluate import Batch, Means, Shape, means_over, one_or_all, sample_count
+from frame.train.evaluation import Batch, Means, Shape, means_over, one_or_all, sample_count
 from frame.train.metrics import named_metrics
 from frame.train.progress import Advance, progress_bar
 from frame.train.records import EarlyStop, EpochRecord, History, Watch

@@ -104,7 +104,7 @@ def test_every_folder_under_frame_is_a_layer() -> None:
         ("frame/runtime/registry.py", "f = import_module('frame.backends')", False),
         ("frame/runtime/registry.py", "from frame import compiler, nn, data", True),
         ("frame/runtime/registry.py", "import frame.codegen.emit", False),
-        ("frame/train/fit.py", "from frame.codegen import loops", False),
+        ("frame/train/fitting.py", "from frame.codegen import loops", False),
         ("frame/cli/inspect.py", "from frame.codegen import loops", True),
         ("frame/cli/inspect.py", "import frame.backends.cpu", False),
         ("frame/__init__.py", "import frame.backends", False),

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.startup import RSS
 from tests.project import checkout
 
+
 def _growth(count: int, folder) -> int:
     settings = {"FRAME_CACHE_DIR": str(folder)}
     words = ("-c", RSS, str(count))

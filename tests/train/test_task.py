@@ -27,6 +27,7 @@ from frame.train import (
     evaluate,
     fit,
 )
+from tests.project import checkout
 from tests.train.support import classes, classifier, loader
 from tests.train.support import weights as model_weights
 from tests.train.tasks import digits_task, net, task, weights
@@ -341,10 +342,14 @@ def test_a_freeze_record_is_checked() -> None:
         Freeze("a", after=-1)
 
 
-def test_the_functions_are_not_hidden_by_their_modules() -> None:
-    import frame.train
-    import frame.train.evaluate
-    import frame.train.fit
-
-    assert callable(frame.train.evaluate) and callable(frame.train.fit)
-    assert all(getattr(frame.train, name) is not None for name in frame.train.__all__)
+def test_names_load_late_and_no_module_hides_one() -> None:
+    """A module that has the name of a function would take its place once it is imported."""
+    code = (
+        "import pkgutil, sys, frame.train\n"
+        "assert not [name for name in sys.modules if name.startswith('frame.train.')]\n"
+        "modules = [module.name for module in pkgutil.iter_modules(frame.train.__path__)]\n"
+        "assert not set(modules) & set(frame.train.__all__), modules\n"
+        "assert all(callable(getattr(frame.train, name)) for name in ('evaluate', 'fit'))\n"
+    )
+    done = checkout.run_python("-c", code, folder=checkout.ROOT, path=checkout.ROOT)
+    assert done.returncode == 0, done.stderr

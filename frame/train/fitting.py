@@ -11,7 +11,7 @@ import numpy as np
 
 from frame.core.errors import InvalidArgumentError
 from frame.runtime.model import TRAIN_STEP, CompiledModel
-from frame.train.evaluate import Batch, Means, Shape, means_over, one_or_all, sample_count
+from frame.train.evaluation import Batch, Means, Shape, means_over, one_or_all, sample_count
 from frame.train.metrics import Metric, named_metrics
 from frame.train.progress import Advance, progress_bar
 from frame.train.records import EarlyStop, EpochRecord, History, Watch
