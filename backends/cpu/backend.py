@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from frame.backends.cpu.executable import Artifact, CpuExecutable
-from frame.backends.cpu.memory import HostAllocator, HostStream
 from frame.backends.cpu.pool import get_pool
 from frame.backends.cpu.target import host_target, named_target
 from frame.codegen.foreign import foreign_rules, foreign_schedules
@@ -21,6 +20,7 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.fingerprint import Fingerprint
 from frame.core.sources import tree_digest
 from frame.core.targets import TargetDescription
+from frame.hal.host import HostAllocator, HostStream
 from frame.hal.interfaces import (
     API_VERSION,
     VOLATILE,

@@ -9,8 +9,9 @@ import numpy as np
 
 from frame.backends.cpu.frames import FFI
 from frame.core.errors import InvalidArgumentError, OutOfMemoryError
-from frame.core.shapes import Dim, match_shape, shape_symbols
+from frame.core.shapes import Dim
 from frame.hal.interfaces import Port
+from frame.hal.ports import described, place_of, require_array, require_shape
 from frame.ir.graph import TensorType
 
 
@@ -49,43 +50,15 @@ class PortCheck:
 
     def require(self, array: Any, position: int, bindings: dict[str, int], updated: bool) -> None:
         """Check an array and bind symbols by its shape; nothing is copied."""
-        where = self._where(position)
-        if not isinstance(array, np.ndarray):
-            raise InvalidArgumentError(
-                f"{where}: expected an array of {self.type}, received {type(array).__name__}"
-            )
-        if array.dtype.newbyteorder("=") != self.dtype:
-            raise InvalidArgumentError(
-                f"{where}: expected {self.type}, received dtype {array.dtype.name} with shape "
-                f"{list(array.shape)}; convert with .astype({self.type.dtype.name!r})"
-            )
-        self._require_shape(array.shape, where, bindings)
+        where = place_of(position, self.name)
+        require_array(array, self.type, where)
+        require_shape(array.shape, self.type, where, bindings)
         if updated:
             _require_writable(array, where)
 
     def row_major(self, array: np.ndarray, position: int) -> np.ndarray:
         """Return an array that `require` took row-major and native; itself where it is so."""
-        return _row_major(array, self.dtype, self._where(position))
-
-    def _where(self, position: int) -> str:
-        return f"input {position} ({self.name!r})"
-
-    def _require_shape(self, shape: tuple[int, ...], where: str, bindings: dict[str, int]) -> None:
-        """Bind symbols by a shape; raise InvalidArgumentError for a shape that does not fit."""
-        known = {name: bindings[name] for name in shape_symbols(self.shape) if name in bindings}
-        problem = ""
-        try:
-            if match_shape(self.shape, shape, bindings):
-                return
-        except InvalidArgumentError as error:
-            problem = f": {error}"
-        if known:
-            problem += "; the other inputs have " + ", ".join(
-                f"{name} = {value}" for name, value in sorted(known.items())
-            )
-        raise InvalidArgumentError(
-            f"{where}: expected {self.type}, received shape {list(shape)}{problem}"
-        )
+        return _row_major(array, self.dtype, place_of(position, self.name))
 
     def require_target(self, array: Any, position: int, bindings: Mapping[str, int]) -> None:
         """Check an array that the caller wants an output written into."""
@@ -93,13 +66,9 @@ class PortCheck:
         shape = self.bound_shape(bindings)
         fits = isinstance(array, np.ndarray) and array.dtype == self.dtype and array.shape == shape
         if not fits:
-            received = (
-                f"{array.dtype.name}{list(array.shape)}"
-                if isinstance(array, np.ndarray)
-                else type(array).__name__
-            )
             raise InvalidArgumentError(
-                f"{where}: expected an array of {self.type.dtype}{list(shape)}, received {received}"
+                f"{where}: expected an array of {self.type.dtype}{list(shape)}, received "
+                f"{described(array)}"
             )
         _require_writable(array, where)
 

@@ -17,8 +17,8 @@ from frame.backends.cpu.gate import Gate, make_gate, settle
 from frame.backends.cpu.pool import get_pool
 from frame.core import forks
 from frame.core.errors import FrameError, InternalError, InvalidArgumentError
-from frame.core.shapes import match_shapes
 from frame.core.tensors import require_apart
+from frame.hal.ports import bind_together
 
 if TYPE_CHECKING:
     from frame.backends.cpu.executable import CpuExecutable
@@ -251,7 +251,12 @@ class PreparedCall:
                 f"expected {len(checks)} inputs ({names}), received {len(inputs)}"
             )
         bindings = dict(self._bound)
-        self._bind_together(inputs, bindings)
+        shapes = [
+            (check.shape, array.shape)
+            for check, array in zip(checks, inputs, strict=True)
+            if isinstance(array, np.ndarray)
+        ]
+        bind_together(shapes, bindings)
         rows = tuple(zip(self._free, checks, inputs, strict=True))
         for i, check, array in rows:  # all of them before the first copy
             check.require(array, i, bindings, i in executable.updates)
@@ -260,21 +265,6 @@ class PreparedCall:
         binding = executable.binding(tuple(bindings[name] for name in executable.symbols))
         self._remember(tuple(array.shape for array in arrays), binding)
         return arrays, binding
-
-    def _bind_together(self, inputs: Sequence[Any], bindings: dict[str, int]) -> None:
-        """Bind symbols by all shapes at once: one may need what a later one tells.
-
-        A mismatch is left to the checks one by one, which name the input.
-        """
-        pairs = [
-            (self._executable.inputs[i].shape, array.shape)
-            for i, array in zip(self._free, inputs, strict=True)
-            if isinstance(array, np.ndarray)
-        ]
-        try:
-            match_shapes(pairs, bindings)
-        except InvalidArgumentError:
-            return
 
     def _refuse_shared(self, arrays: Sequence[np.ndarray]) -> None:
         for i, array in zip(self._free, arrays, strict=True):

@@ -17,11 +17,11 @@ from frame.backends.intel_npu import sdk
 from frame.backends.intel_npu.executable import Artifact, Inspection, NpuExecutable
 from frame.backends.intel_npu.model import TYPE_NAMES, BuiltModel, build_model
 from frame.backends.intel_npu.opset_table import ROWS, refusal
-from frame.backends.intel_npu.streams import HostAllocator, HostStream
 from frame.core import config
 from frame.core.devices import Device
 from frame.core.errors import DeviceError, InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
+from frame.hal.host import HostAllocator, HostStream
 from frame.hal.interfaces import (
     API_VERSION,
     ArtifactStore,

@@ -17,8 +17,9 @@ from frame.backends.intel_npu.model import TYPE_NAMES, Check
 from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.errors import DeviceError, InternalError, InvalidArgumentError
-from frame.core.shapes import Size, bind_shape, match_shapes, parse_dim
+from frame.core.shapes import bind_shape, parse_dim
 from frame.hal.interfaces import KernelTime, Port, Signature
+from frame.hal.ports import bind_inputs, copy_results
 from frame.ir.constraints import check_constraints
 
 _MAGIC = b"FRNPU1\0\0"
@@ -114,7 +115,7 @@ class NpuExecutable:
                 out of range (nothing was changed then).
             DeviceError: OpenVINO could not run the model.
         """
-        arrays, bindings = bind_inputs(self.signature, inputs)
+        arrays, bindings = _bound(self.signature, inputs)
         check_constraints(self.signature.constraints, bindings)
         _require_elements(bindings)
         with self._lock if self.signature.updates else contextlib.nullcontext():
@@ -124,8 +125,7 @@ class NpuExecutable:
                 np.copyto(inputs[position], value)
         if outputs is None:
             return results[:count]
-        for target, result in zip(outputs, results[:count], strict=True):
-            np.copyto(target, result, casting="no")
+        copy_results(self.signature, results[:count], outputs)
         return list(outputs)
 
     def _infer(self, arrays: list[np.ndarray], bindings: Mapping[str, int]) -> list[np.ndarray]:
@@ -179,7 +179,7 @@ class NpuExecutable:
         The model is compiled again for it. OpenVINO fuses: a layer has the name of its last node.
         """
         compiled, names = self._inspect().profiled()
-        arrays, bindings = bind_inputs(self.signature, inputs)
+        arrays, bindings = _bound(self.signature, inputs)
         counted = NpuExecutable(compiled, self.artifact, self.signature)
         request = compiled.create_infer_request()
         counted._requests.append(request)
@@ -244,58 +244,7 @@ def _wait(request: Any) -> None:
         raise DeviceError(f"OpenVINO could not run the model: {error}") from error
 
 
-def bind_inputs(
-    signature: Signature, inputs: Sequence[Any]
-) -> tuple[list[np.ndarray], dict[str, int]]:
-    """Return the inputs row-major and native, and the symbols that their shapes bind.
-
-    Raises:
-        InvalidArgumentError: the count, a dtype or a shape does not fit.
-    """
-    ports = signature.inputs
-    if len(inputs) != len(ports):
-        names = ", ".join(port.name for port in ports)
-        raise InvalidArgumentError(
-            f"expected {len(ports)} inputs ({names}), received {len(inputs)}"
-        )
-    pairs = zip(ports, inputs, strict=True)
-    arrays = [_array(port, position, value) for position, (port, value) in enumerate(pairs)]
-    for position in signature.updates:
-        if not inputs[position].flags.writeable:
-            raise InvalidArgumentError(
-                f"input {position} ({ports[position].name!r}) is overwritten by the run, received "
-                "a read-only array; pass a copy"
-            )
-    return arrays, _bindings(ports, arrays)
-
-
-def _array(port: Port, position: int, value: Any) -> np.ndarray:
-    where, expected = f"input {position} ({port.name!r})", port.type
-    if not isinstance(value, np.ndarray):
-        raise InvalidArgumentError(
-            f"{where}: expected an array of {expected}, received {type(value).__name__}"
-        )
-    wanted = expected.dtype.numpy
-    if value.dtype.newbyteorder("=") != wanted:
-        raise InvalidArgumentError(
-            f"{where}: expected {expected}, received dtype {value.dtype.name} with shape "
-            f"{list(value.shape)}; convert with .astype({expected.dtype.name!r})"
-        )
-    return np.ascontiguousarray(value, dtype=wanted).reshape(value.shape)
-
-
-def _bindings(ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> dict[str, int]:
-    bindings: dict[str, int] = {}
-    for position, (port, array) in enumerate(zip(ports, arrays, strict=True)):
-        shape: tuple[Size, ...] = port.type.shape
-        if all(isinstance(size, int) for size in shape) and shape != array.shape:
-            raise InvalidArgumentError(
-                f"input {position} ({port.name!r}): expected {port.type}, received shape "
-                f"{list(array.shape)}"
-            )
-    pairs = [(port.type.shape, array.shape) for port, array in zip(ports, arrays, strict=True)]
-    if not match_shapes(pairs, bindings):
-        expected = ", ".join(f"{port.name}: {port.type}" for port in ports)
-        received = ", ".join(str(list(array.shape)) for array in arrays)
-        raise InvalidArgumentError(f"expected the inputs {expected}, received shapes {received}")
-    return bindings
+def _bound(signature: Signature, inputs: Sequence[Any]) -> tuple[list[np.ndarray], dict[str, int]]:
+    """Return the inputs row-major and native, and the symbols; raise as `bind_inputs`."""
+    arrays, bindings = bind_inputs(signature, inputs)
+    return [np.ascontiguousarray(each).reshape(each.shape) for each in arrays], bindings

@@ -16,10 +16,10 @@ import numpy as np
 
 from frame.core.devices import HOST, Device
 from frame.core.errors import FrameError
-from frame.hal.interfaces import Event, KernelTime, Stream
+from frame.hal.interfaces import Event, KernelTime, Signature, Stream
+from frame.hal.ports import bind_inputs
 from frame.ir.constraints import check_constraints
 from frame.runtime.backends import backend
-from frame.runtime.ports import bind
 from frame.runtime.residence import Resident
 from frame.runtime.steps import HostStep, RunStep, Step, TransferStep, WriteBackStep
 
@@ -40,7 +40,7 @@ class Run:
         self.times: list[KernelTime] = []
         self._profiled = profiled
         self._lanes = lanes
-        arrays, self._bindings = bind(program.signature, inputs)
+        arrays, self._bindings = _bound(program.signature, inputs)
         check_constraints(program.signature.constraints, self._bindings)
         self._slots: dict[int, Any] = dict(enumerate(arrays))
         self._given = inputs
@@ -242,3 +242,11 @@ _STEPS: Mapping[type, Callable[[Run, Any], None]] = {
     HostStep: Run._references,
     WriteBackStep: Run._later,
 }
+
+
+def _bound(signature: Signature, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
+    """Return the inputs, arrays in native byte order, and the symbols; raise as `bind_inputs`."""
+    arrays = [value.array if isinstance(value, Resident) else value for value in inputs]
+    native, bindings = bind_inputs(signature, arrays)
+    pairs = zip(inputs, native, strict=True)
+    return [given if isinstance(given, Resident) else array for given, array in pairs], bindings

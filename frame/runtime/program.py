@@ -16,8 +16,8 @@ from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.errors import InvalidArgumentError
 from frame.hal.interfaces import Executable, KernelTime, Signature
+from frame.hal.ports import copy_results
 from frame.runtime.execution import Lanes, Run
-from frame.runtime.ports import copy_results
 from frame.runtime.steps import HostStep, RunStep, Step
 
 _KEPT_LANES = 8  # sets of streams that wait for a next run

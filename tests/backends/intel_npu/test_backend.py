@@ -256,6 +256,9 @@ def test_inputs_of_any_strides_and_wrong_ones() -> None:
         executable.run([x.astype(np.float64)])
     with pytest.raises(InvalidArgumentError, match="expected 1 inputs"):
         executable.run([])
+    for wrong in ([out, out], [out.T], [out.astype(int)], [list(out)]):
+        with pytest.raises(InvalidArgumentError, match="out"):
+            executable.run([x], wrong)
 
 
 @needs_openvino

@@ -1,4 +1,4 @@
-"""Host memory and streams of the cpu backend: everything is done when a call returns."""
+"""Memory and streams of backends that run on the host: work is done when a call returns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HostAllocator:
 
 
 class HostEvent:
-    """An event of the CPU: it has always been reached."""
+    """An event that has been reached: what is queued ends before the call returns."""
 
     def query(self) -> bool:
         """Return True."""
@@ -36,7 +36,7 @@ class HostEvent:
 
 
 class HostStream:
-    """A stream of the CPU: work is done in the call that queues it."""
+    """A queue whose work is done in the call that queues it."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
