@@ -14,7 +14,7 @@ from frame.runtime.model import TRAIN_STEP, CompiledModel
 from frame.train.evaluation import Batch, Means, Shape, means_over, one_or_all, sample_count
 from frame.train.metrics import Metric, named_metrics
 from frame.train.progress import Advance, progress_bar
-from frame.train.records import EarlyStop, EpochRecord, History, Watch
+from frame.train.records import EarlyStop, EpochRecord, History, Watch, require_value
 from frame.train.schedules import Schedule, checked_rate, constant
 
 
@@ -71,6 +71,8 @@ def fit(
     schedule = learning_rate if callable(learning_rate) else constant(learning_rate)
     run = _Fit(model, loader, schedule, total, named_metrics(metrics), validation)
     watch = None if early_stop is None else Watch(early_stop)
+    if early_stop is not None:
+        require_value(early_stop.value, run.value_names())
     with progress_bar(progress, total) as bar:
         return run.all_epochs(epochs, watch, on_epoch, bar)
 
@@ -113,6 +115,11 @@ class _Fit:
         self.shape = Shape(model)
         entry = model.entry(TRAIN_STEP)
         self.targets = len(entry.inputs) - len(self.shape.inputs)
+
+    def value_names(self) -> list[str]:
+        """Return the names of the values of each epoch."""
+        own = ["loss", *self.metrics]
+        return own if self.validation is None else [*own, *(f"val_{name}" for name in own)]
 
     def all_epochs(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -116,11 +116,17 @@ class History:
 def value_of(record: EpochRecord, name: str) -> float:
     """Return a value of an epoch by name; raise InvalidArgumentError for an unknown one."""
     values = record.values()
-    if name not in values:
-        raise InvalidArgumentError(
-            f"the epochs have no value {name!r}; they have {', '.join(values)}"
-        )
+    require_value(name, values)
     return values[name]
+
+
+def require_value(name: str, names: Iterable[str]) -> None:
+    """Raise InvalidArgumentError for a name that is not among those of the values of epochs."""
+    known = tuple(names)
+    if name not in known:
+        raise InvalidArgumentError(
+            f"the epochs have no value {name!r}; they have {', '.join(known)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from frame.train.checkpoints import CheckpointFolder
 from frame.train.evaluation import Batch, Means, Shape, means_over, one_or_all, sample_count
 from frame.train.metrics import named_metrics
 from frame.train.progress import Advance, progress_bar
-from frame.train.records import EarlyStop, EpochRecord, History, Watch
+from frame.train.records import EarlyStop, EpochRecord, History, Watch, require_value
 from frame.train.schedules import checked_rate
 
 if TYPE_CHECKING:
@@ -100,11 +100,7 @@ class TrainingRun:
 
     def _watched_value_exists(self) -> None:
         for value in (self._watch.rule.value, *(name for name, _ in self.task.thresholds)):
-            if value not in self.value_names():
-                raise InvalidArgumentError(
-                    f"the task can't watch {value!r}; its epochs have "
-                    f"{', '.join(self.value_names())}"
-                )
+            require_value(value, self.value_names())
 
     def _one_epoch(self, bar: Advance) -> None:
         title = f"epoch {self.epoch + 1}/{self.task.epochs}"

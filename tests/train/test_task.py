@@ -310,8 +310,8 @@ def test_arguments_are_checked_at_declaration(declare, expected) -> None:
         (lambda: task().data((X, Y * 0.5)), "expected integer labels"),
         (lambda: task().freeze("body.*"), "no parameter matches the pattern 'body"),
         (lambda: task().freeze("*"), "there is nothing to train"),
-        (lambda: task().early_stop("val_top9"), "can't watch 'val_top9'; its epochs have loss"),
-        (lambda: task().data((X, Y)).early_stop(), "can't watch 'val_loss'"),
+        (lambda: task().early_stop("val_top9"), "no value 'val_top9'; they have loss"),
+        (lambda: task().data((X, Y)).early_stop(), "no value 'val_loss'; they have loss"),
         (
             lambda: task().scheduler(ConstantLR(base_lr=1e30)).optimizer(SGD()),
             "the loss is (nan|inf) at step",
