@@ -17,7 +17,7 @@ from frame.backends.cpu.gate import Gate, make_gate, settle
 from frame.backends.cpu.pool import get_pool
 from frame.core import forks
 from frame.core.errors import FrameError, InternalError, InvalidArgumentError
-from frame.core.tensors import require_apart
+from frame.core.tensors import require_targets
 from frame.hal.ports import bind_together
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class PreparedCall:
         bindings = dict(zip(self._executable.symbols, binding.values, strict=True))
         for position, (check, array) in enumerate(zip(checks, outputs, strict=True)):
             check.require_target(array, position, bindings)
-        require_apart(outputs)
+        require_targets(outputs)
         return list(outputs)
 
     def _overlap(self, targets: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> bool:

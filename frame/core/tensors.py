@@ -366,9 +366,19 @@ def _host_tensor(array: Array, element: DType) -> Tensor:
     return Tensor(HostStorage(array), tuple(array.shape), element)
 
 
-def require_apart(outputs: Sequence[np.ndarray]) -> None:
-    """Raise InvalidArgumentError where two arrays to write into share memory: one result would be
-    lost."""
+def require_targets(outputs: Sequence[np.ndarray]) -> None:
+    """Check arrays to write into together.
+
+    Raises:
+        InvalidArgumentError: two of them share memory, so that one result would be lost, or one has
+            masked elements, which would hide results.
+    """
+    for i, one in enumerate(outputs):
+        if type(one) is not np.ndarray and hasattr(one, "mask") and np.ma.is_masked(one):
+            raise InvalidArgumentError(
+                f"output {i} is a masked array: expected one without masked elements, which would "
+                "hide results; pass its .data"
+            )
     for (i, one), (k, other) in itertools.combinations(enumerate(outputs), 2):
         if np.may_share_memory(one, other):
             raise InvalidArgumentError(

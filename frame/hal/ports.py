@@ -10,7 +10,7 @@ import numpy as np
 
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size, match_shape, match_shapes, shape_symbols
-from frame.core.tensors import require_apart
+from frame.core.tensors import require_targets
 from frame.hal.interfaces import Port, Signature
 from frame.ir.graph import TensorType
 
@@ -64,7 +64,7 @@ def copy_results(
             )
         if not output.flags.writeable:
             raise InvalidArgumentError(f"out for {port.name!r}: the array is read-only")
-    require_apart(outputs)
+    require_targets(outputs)
     for result, output in zip(results, outputs, strict=True):
         np.copyto(output, result)
 

@@ -144,6 +144,18 @@ def test_masked_elements_are_refused_and_a_mask_of_nothing_is_not(product: Any) 
             np.testing.assert_allclose(call(plain, Y), X @ Y, rtol=1e-6)
 
 
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_masked_elements_do_not_hide_results(product: Any, calls_before: int) -> None:
+    out = np.ma.masked_array(np.zeros((3, 4), np.float32), [[True, False, False, False]] * 3)
+    for _ in range(calls_before):
+        product(X, Y, out=[np.empty(out.shape, out.dtype)])
+    with pytest.raises(InvalidArgumentError, match="output 0 is a masked array"):
+        product(X, Y, out=[out])
+    assert not out.data.any()
+    product(X, Y, out=[out.data])
+    np.testing.assert_allclose(out.data, X @ Y, rtol=1e-6)
+
+
 SCALARS = [
     ("int8", 1000), ("int8", np.int64(-129)), ("uint8", -1), ("int32", 1.5),
     ("int32", float("nan")), ("int64", 2**70), ("bool", 2), ("float32", 10**400),
