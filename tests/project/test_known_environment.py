@@ -55,11 +55,12 @@ def test_known_3_an_empty_path_gives_identical_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
-def test_the_model_of_the_readme_runs(tmp_path: Path, name: str) -> None:
-    [code] = SNIPPET.findall((checkout.ROOT / name).read_text("utf-8"))
+def test_the_models_of_the_readme_run(tmp_path: Path, name: str) -> None:
+    checks = "assert y.shape == (32, 10)\nassert trained(data.test_images).shape[1] == 10"
+    code = "\n".join(SNIPPET.findall((checkout.ROOT / name).read_text("utf-8")))
     result = checkout.run_python(
         "-c",
-        f"{code}\nassert y.shape == (32, 10), y.shape",
+        f"{code}\n{checks}",
         folder=tmp_path,
         path=checkout.ROOT,
         FRAME_CACHE_DIR=str(tmp_path / "cache"),

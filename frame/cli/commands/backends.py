@@ -20,8 +20,9 @@ add one. `frame doctor` shows what each backend says about itself."""
 def command(as_json: bool) -> None:
     """List the backends and the devices they see.
 
-    A backend is `ready` when it has a device, `no device` when its driver finds none, and
-    `unusable` when it can't be loaded; the reason follows the table.
+    A backend is `ready` when it has a device, `no device` when it finds none or lacks its driver
+    (`frame doctor` says which), and `unusable` when it can't be loaded; the reason follows the
+    table.
     """
     from frame.cli.discovery import backend_reports
 
