@@ -88,6 +88,7 @@ from frame.codegen.loops.ir import (
     Let,
     Load,
     LoopKind,
+    Prefetch,
     Scope,
     Stmt,
     Store,
@@ -382,6 +383,10 @@ class Body:
     ) -> None:
         """Append a store."""
         self.statements.append(store(memory, indices, value, mask))
+
+    def prefetch(self, memory: Buffer, indices: Sequence[Operand]) -> None:
+        """Append a request for the cache line of an element."""
+        self.statements.append(Prefetch(memory, _indices(memory, indices)))
 
     def alloc(
         self,

@@ -46,6 +46,7 @@ from frame.codegen.loops.ir import (
     MulHigh,
     Place,
     Placement,
+    Prefetch,
     Ramp,
     Reduce,
     Return,
@@ -425,6 +426,10 @@ class _Runner:
         else:
             memory.array[places[mask]] = lanes[mask]
 
+    def prefetch(self, s: Prefetch, frame: _Frame) -> None:
+        """Read nothing, but check that the element exists."""
+        _places(s.buffer, self.memory(s.buffer, frame), self.own(s, frame), None, frame)
+
     def copy(self, s: Copy, frame: _Frame) -> None:
         values = [_scalar(v) for v in self.own(s, frame)]
         rank, source_rank = len(s.target.indices), len(s.source.indices)
@@ -517,6 +522,7 @@ _STATEMENTS: Mapping[type[Stmt], Callable[[_Runner, Any, _Frame], None]] = {
     Alloc: _Runner.alloc,
     Store: _Runner.store,
     Copy: _Runner.copy,
+    Prefetch: _Runner.prefetch,
     Call: _Runner.call,
     Fail: _Runner.fail,
     Launch: _Runner.launch,

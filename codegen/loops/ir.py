@@ -519,6 +519,17 @@ class Copy(Stmt):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prefetch(Stmt):
+    """Ask for the cache line of an element that is read soon: a hint that changes no value.
+
+    The element must exist, as for a Load, so that the interpreter can check the indices.
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Stmt):
     """Run a whole kernel (one without a parallel loop) inline, on the calling thread."""
 

@@ -45,6 +45,7 @@ from frame.codegen.loops.ir import (
     MulHigh,
     Place,
     Placement,
+    Prefetch,
     Ramp,
     Reduce,
     Return,
@@ -499,6 +500,11 @@ class _Reader:
         self.end()
         return Store(memory, indices, value, mask)
 
+    def prefetch(self) -> Prefetch:
+        view = self.view()
+        self.end()
+        return Prefetch(view.buffer, view.indices)
+
     def view(self) -> View:
         memory = self.buffer()
         return View(memory, self.listed(self.expression, "]") if self.accept("[") else ())
@@ -650,6 +656,7 @@ _STATEMENTS: Mapping[str, Callable[[_Reader], Stmt]] = {
     "alloc": _Reader.alloc,
     "store": _Reader.store,
     "copy": _Reader.copy,
+    "prefetch": _Reader.prefetch,
     "call": _Reader.call,
     "launch": _Reader.launch,
     "fail": _Reader.fail,

@@ -50,6 +50,7 @@ from frame.codegen.loops.ir import (
     LoopKind,
     Module,
     MulHigh,
+    Prefetch,
     Ramp,
     Reduce,
     Return,
@@ -286,6 +287,10 @@ class _Printer:
         place = self.place(s.buffer, [self.expression(index) for index in s.indices], s.mask)
         self.line(f"store {place} = {self.expression(s.value)}")
 
+    def prefetch(self, s: Prefetch) -> None:
+        place = self.place(s.buffer, [self.expression(index) for index in s.indices], None)
+        self.line(f"prefetch {place}")
+
     def place(self, memory: Buffer, indices: Sequence[str], mask: Expr | None) -> str:
         guard = "" if mask is None else f" | {self.expression(mask)}"
         return f"{self.name(memory)}[{', '.join(indices)}{guard}]"
@@ -362,6 +367,7 @@ _STATEMENTS: Mapping[type[Stmt], Callable[[_Printer, Any], None]] = {
     Alloc: lambda p, s: p.line(f"alloc {p.declaration(s.buffer)}"),
     Store: _Printer.store,
     Copy: _Printer.copy,
+    Prefetch: _Printer.prefetch,
     Call: _Printer.call,
     Fail: _Printer.fail,
     Launch: _Printer.launch,

@@ -43,6 +43,7 @@ from frame.codegen.loops.ir import (
     Module,
     MulHigh,
     Place,
+    Prefetch,
     Ramp,
     Reduce,
     Return,
@@ -377,6 +378,13 @@ class _Checker:
         expected = Type(s.buffer.dtype, self.access(s.buffer, s.indices, s.mask))
         self.expect(type_ == expected, f"stores {type_} where {s.buffer.name} takes {expected}")
 
+    def prefetch(self, s: Prefetch) -> None:
+        memory = s.buffer
+        self.view(View(memory, s.indices))
+        self.expect(memory.scope is not Scope.REGISTER, f"{memory.name} is in registers")
+        rank, given = len(memory.shape), len(s.indices)
+        self.expect(given == rank, f"{memory.name} has rank {rank}, a prefetch has {given}")
+
     def view(self, view: View) -> None:
         self.visible(view.buffer)
         rank, given = len(view.buffer.shape), len(view.indices)
@@ -534,7 +542,7 @@ def describe(statement: Stmt) -> str:
     kind = type(statement).__name__
     if isinstance(statement, (Let, For)):
         return f"{kind} {statement.var.name}"
-    if isinstance(statement, (Store, Alloc)):
+    if isinstance(statement, (Store, Alloc, Prefetch)):
         return f"{kind} {statement.buffer.name}"
     return f"{kind} {statement.kernel}" if isinstance(statement, (Call, Launch)) else kind
 
@@ -667,6 +675,7 @@ _STATEMENTS: Mapping[type[Stmt], Callable[[_Checker, Any], None]] = {
     Alloc: _Checker.alloc,
     Store: lambda c, s: c.store(s),
     Copy: _Checker.copy,
+    Prefetch: _Checker.prefetch,
     Call: _Checker.call,
     Fail: _Checker.fail,
     Launch: _Checker.launch,

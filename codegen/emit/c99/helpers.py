@@ -95,6 +95,14 @@ _SATURATE = """static inline {type} frame_saturate_{name}(double x) {{
     return x >= {high} ? {greatest} : ({type})x;
 }}"""
 
+_PREFETCH = """static inline void frame_prefetch(const void *place) {
+#if defined(__GNUC__)
+    __builtin_prefetch(place);
+#else
+    (void)place;
+#endif
+}"""
+
 _FAIL = """static void frame_fail(int64_t *status, int64_t site, int64_t position, int64_t value) {
     if (status[0] != 0 && (status[0] < site || (status[0] == site && status[1] <= position)))
         return;
@@ -156,6 +164,7 @@ BUILDERS: Mapping[str, Callable[..., str]] = {
     r"frame_odd": lambda: _ODD,
     r"frame_saturate_(\w+)": lambda name: _saturate(DTYPES[name]),
     r"frame_fail": lambda: _FAIL,
+    r"frame_prefetch": lambda: _PREFETCH,
 }
 
 

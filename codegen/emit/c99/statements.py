@@ -62,6 +62,11 @@ def _store(writer: CWriter, statement: ir.Store) -> None:
     writer.line(text if lanes == 1 else f"for (int l = 0; l < {lanes}; ++l) {text}")
 
 
+def _prefetch(writer: CWriter, statement: ir.Prefetch) -> None:
+    address = pointer(writer, statement.buffer, _all(writer, statement.indices))
+    writer.line(f"{writer.use('frame_prefetch')}({address});")
+
+
 def _alloc(writer: CWriter, statement: ir.Alloc) -> None:
     buffer = statement.buffer
     name = writer.name("m")
@@ -178,6 +183,7 @@ STATEMENTS: Mapping[type[ir.Stmt], Row] = {
     ir.Alloc: _alloc,
     ir.Store: _store,
     ir.Copy: _copy,
+    ir.Prefetch: _prefetch,
     ir.Call: _call,
     ir.Fail: _fail,
     ir.Launch: _launch,

@@ -74,6 +74,13 @@ def _store(writer: FunctionWriter, statement: ir.Store) -> None:
     store(writer, statement.buffer, indices, (statement.value.type, value), mask)
 
 
+def _prefetch(writer: FunctionWriter, statement: ir.Prefetch) -> None:
+    address = pointer(writer, statement.buffer, evaluate_all(writer, statement.indices))
+    # Data, to be read, kept in the second-level cache: the first one has no room to spare.
+    hint = (("ptr", address), ("i32", "0"), ("i32", "2"), ("i32", "1"))
+    writer.call("void", "llvm.prefetch.p0", hint)
+
+
 def _alloc(writer: FunctionWriter, statement: ir.Alloc) -> None:
     place_buffer(writer, statement.buffer, stack_slot(writer, statement.buffer))
 
@@ -310,6 +317,7 @@ STATEMENTS: dict[type[ir.Stmt], Row] = {
     ir.Alloc: _alloc,
     ir.Store: _store,
     ir.Copy: _copy,
+    ir.Prefetch: _prefetch,
     ir.Call: _call,
     ir.Fail: _fail,
     ir.Launch: _launch,

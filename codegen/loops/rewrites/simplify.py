@@ -34,6 +34,7 @@ from frame.codegen.loops.ir import (
     Let,
     Load,
     LoopKind,
+    Prefetch,
     Ramp,
     Stmt,
     Store,
@@ -307,7 +308,7 @@ def _mark(roots: Iterable[Expr], used: set[Any]) -> None:
 
 
 def _mark_buffers(s: Stmt, used: set[Any]) -> None:
-    if isinstance(s, Store):
+    if isinstance(s, (Store, Prefetch)):
         used.add(s.buffer)
     elif isinstance(s, While):
         used.add(s.condition)

@@ -330,7 +330,7 @@ class _Convolution:
             fused = self.group.target.fma
             tile = Tile(plan.dtype, rows, plan.vectors, plan.lanes, fused)
             self.helpers.setdefault(tile.name, product_kernel(tile))
-            return (call_product(tile, *views, scalars),)
+            return (call_product(tile, views, scalars),)
 
         return call
 

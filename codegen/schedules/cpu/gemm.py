@@ -394,7 +394,8 @@ class _Gemm:
             packed = (
                 None if work.packed is None else View(work.packed, (position, *[b.index(0)] * 2))
             )
-            step = _Step(tile, row, work.batch, panel, first, extent, number, sums, packed)
+            at = (tile, row, work.batch, panel, position)
+            step = _Step(*at, first, extent, number, sums, packed)
             self.write_tile(body, step)
 
     def write_tile(self, body: b.Body, step: _Step) -> None:
@@ -448,10 +449,13 @@ class _Gemm:
 
         def call(rows: int) -> Block:
             plan, fused = self.plan, self.group.target.fma
-            tile = Tile(self.made.dtype, rows, plan.vectors, plan.lanes, fused, width is not None)
+            masked = width is not None
+            ahead = 0 if masked else plan.ahead
+            tile = Tile(self.made.dtype, rows, plan.vectors, plan.lanes, fused, masked, ahead)
             self.helpers.setdefault(tile.name, product_kernel(tile))
             more = [] if width is None else [width]
-            return (call_product(tile, target, left, right, [*scalars, *more]),)
+            views = [target, left, right, *([self.view_ahead(step)] if ahead else [])]
+            return (call_product(tile, views, [*scalars, *more]),)
 
         return self.dispatch(step.tile, call)
 
@@ -489,6 +493,16 @@ class _Gemm:
         where = left.view.place(len(memory.shape), place)  # type: ignore[union-attr]
         strides = [b.as_index(left.stride(memory, column)) for column in (False, True)]
         return View(memory, where), strides[0], strides[1]
+
+    def view_ahead(self, step: _Step) -> View:
+        """Return the rows of the left operand that the call for one panel prefetches.
+
+        The panels of a chunk share the rows of the next tile, the last ones may take some again.
+        """
+        ahead = self.plan.ahead
+        following = b.select(b.lt(b.add(step.tile, 1), self.rows.count), b.add(step.tile, 1), 0)
+        row = b.add(self.rows.start(following), b.mul(step.position, ahead))
+        return self.left_view(replace(step, row=b.min_(row, b.sub(self.rows.total, ahead))))[0]
 
     def right_view(self, step: _Step) -> tuple[View, Expr]:
         """Return the panel in the right operand, with the stride of depth."""
@@ -598,6 +612,7 @@ class _Step:
     row: Expr
     batch: Index
     panel: Expr
+    position: Expr  # of the panel in its chunk
     first: Expr  # of the inner axis
     extent: Expr
     number: Expr  # of the pass

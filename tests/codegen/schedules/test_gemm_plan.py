@@ -30,6 +30,14 @@ def matmul(rows: int, depth: int, columns: int, dtype: DType = float32) -> Graph
     return builder.finish()
 
 
+def transposed_matmul(size: int) -> Graph:
+    with GraphBuilder("transposed") as builder:
+        x = builder.input(TensorType(float32, (size, size)))
+        y = builder.input(TensorType(float32, (size, size)))
+        builder.output(ops.matmul(x, y, transpose_a=True))
+    return builder.finish()
+
+
 def plan_of(rows: int, depth: int, columns: int) -> GemmPlan:
     return make_plan(product_of(matmul(rows, depth, columns)), TARGET)
 
@@ -86,6 +94,14 @@ def test_a_small_right_operand_is_read_in_place() -> None:
     plan = plan_of(128, 128, 128)
     assert plan.source is Source.PLACE and not plan.workspaces()
     assert plan.tiles * plan.rows >= 128  # enough panels: rows are not cut
+
+
+def test_panels_that_are_kept_share_the_rows_of_the_next_tile() -> None:
+    plan = plan_of(1024, 1024, 1024)
+    assert plan.ahead * plan.panels >= plan.height > plan.ahead
+    transposed = make_plan(product_of(transposed_matmul(1024)), TARGET)
+    assert not transposed.ahead  # packed rows are one run of lines: hardware follows them
+    assert not plan_of(128, 128, 128).ahead
 
 
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
