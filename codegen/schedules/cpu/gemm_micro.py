@@ -98,12 +98,11 @@ def product_kernel(tile: Tile) -> Kernel:
     with body.fold(b.sub(depth, done), sums, "p") as folding:
         folding.next = step(b.add(done, folding.index), folding.values)
     targets = [(b.index(r), place) for r in range(tile.rows) for place in places]
-    with body.when(b.eq(add, 0)):
+    if tile.ahead:  # of products of one pass alone
         for target, result in zip(targets, folding.results, strict=True):
             body.store(c, target, result)
-    with body.otherwise():
-        for target, result in zip(targets, folding.results, strict=True):
-            body.store(c, target, b.add(b.load(c, target), result))
+    else:
+        _store_or_add(body, c, add, list(zip(targets, folding.results, strict=True)))
     scalars = (depth, a_row, a_column, b_row, c_row, add)
     return Kernel(
         tile.name,
@@ -112,6 +111,18 @@ def product_kernel(tile: Tile) -> Kernel:
         body.block(),
         NOTE,
     )
+
+
+def _store_or_add(
+    body: b.Body, c: Buffer, add: Var, sums: Sequence[tuple[tuple[Expr, Expr], Expr]]
+) -> None:
+    """Store the sums of the first pass, add those of the others."""
+    with body.when(b.eq(add, 0)):
+        for target, result in sums:
+            body.store(c, target, result)
+    with body.otherwise():
+        for target, result in sums:
+            body.store(c, target, b.add(b.load(c, target), result))
 
 
 def _step(
