@@ -129,7 +129,7 @@ def _block_edges(cases: Cases, target: TargetDescription) -> None:
     for k in (*around(depth), 2 * depth + 3):
         _product(cases, 18, k, wide)
     kept = target.l2 // (8 * vectors * target.vector_bits // 8)  # depth up to which panels stay
-    for m, k in ((18, kept), (18, kept + 1), (tiles * rows + 1, kept + 1)):
+    for m, k in ((18, kept), (18, kept - 1), (18, kept + 1), (tiles * rows + 1, kept + 1)):
         _product(cases, m, k, wide)
     _product(cases, 5, 2 * depth + 3, wide)
     x, w = cases.input((18, depth + 1)), cases.input((depth + 1, wide))
