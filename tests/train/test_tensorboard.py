@@ -14,7 +14,7 @@ from tests.train.tasks import task
 
 def test_the_package_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(NotFoundError, match="frame-compiler\\[tensorboard\\]"):
+    with pytest.raises(NotFoundError, match="pip install tensorboardX"):
         TensorBoardLog(tmp_path)
 
 
