@@ -518,11 +518,20 @@ def elementwise(target: TargetDescription) -> Iterator[Graph]:
     for dtype in (float32, float64, float16, bfloat16, int32, int8, bool_):
         yield graph(f"elementwise_{dtype}", dtype, fill if dtype.is_float else _discrete)
     yield graph("elementwise_long", float32, long)
+    for dtype in (float32, float64):
+        yield graph(f"elementwise_scaled_{dtype}", dtype, lambda cases: _scaled(cases, target))
     for dtype in (float32, float64, float16, int8, int64):
         yield graph(f"transpose_{dtype}", dtype, lambda cases: _turned(cases, target))
     yield graph("transpose_symbolic", float32, _turned_symbols)
     for dtype in (float32, float64):
         yield graph(f"mixed_random_{dtype}", dtype, lambda cases: _random(cases, target))
+
+
+def _scaled(cases: Cases, target: TargetDescription) -> None:
+    """Groups that differ in constants alone, and so share a kernel."""
+    shape = (3, target.lanes(cases.dtype) + 1)
+    for factor, term in ((0.5, -3.0), (-0.0, 2.5), (7.0, 0.1), (1.0, 1.0), (-2.0, 1e-30)):
+        cases.outputs(cases.input(shape) * factor + term)
 
 
 def _turned(cases: Cases, target: TargetDescription) -> None:
