@@ -170,7 +170,7 @@ def _fold_ahead(
             row = b.select(begun, b.index(r), row)
             column = b.select(begun, b.sub(element, b.mul(depth, r)), column)
         body.prefetch(ahead, [row, column])
-        values = folding.values
+        values: Sequence[Expr] = folding.values
         for i in range(group):
             values = step(b.add(p, i), values)
         folding.next = values
