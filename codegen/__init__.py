@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from frame.core.lazy import attribute
+
 # public name -> its module; loaded at the first use
 _EXPORTS = {
     "register_scalar_rule": "frame.codegen.schedules.scalar_rules",
@@ -13,11 +15,7 @@ _EXPORTS = {
 
 def __getattr__(name: str) -> object:
     """Load a public name on demand (PEP 562)."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'frame.codegen' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    return attribute(__name__, _EXPORTS, name)
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,10 @@ Names load on first use, so that `import frame` stays cheap.
 # ruff: noqa: F401
 from __future__ import annotations
 
-import importlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from frame.core.lazy import attribute
 
 if TYPE_CHECKING:
     from frame.core.devices import HOST, Device
@@ -103,12 +104,7 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
+    return attribute(__name__, _HOME, name)
 
 
 def __dir__() -> list[str]:

@@ -6,9 +6,9 @@ A Module builds graph nodes and touches no number. `parameters()` declares what 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from frame.core.lazy import attribute
 from frame.nn.layers import (
     ELU,
     GELU,
@@ -94,81 +94,43 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.nn.recurrent import GRU as GRU
     from frame.nn.recurrent import LSTM as LSTM
 
-# name -> the module that __getattr__ below loads at its first use
-_LAZY = {
-    **dict.fromkeys(
-        ("MultiheadAttention", "TransformerDecoderBlock", "TransformerEncoderBlock"),
-        "frame.nn.attention",
+# module -> names that __getattr__ below loads from it at their first use
+_PLACES = {
+    "frame.nn.attention": (
+        "MultiheadAttention",
+        "TransformerDecoderBlock",
+        "TransformerEncoderBlock",
     ),
-    **dict.fromkeys(
-        (
-            "AFF",
-            "Conv1d",
-            "ConvTranspose2d",
-            "Embedding",
-            "GlobalAvgPool",
-            "GroupNorm",
-            "LIFCell",
-            "RMSNorm",
-            "Residual",
-            "SnnClassifier",
-        ),
-        "frame.nn.common",
+    "frame.nn.common": (
+        "AFF",
+        "Conv1d",
+        "ConvTranspose2d",
+        "Embedding",
+        "GlobalAvgPool",
+        "GroupNorm",
+        "LIFCell",
+        "RMSNorm",
+        "Residual",
+        "SnnClassifier",
     ),
-    **dict.fromkeys(
-        (
-            "BCELoss",
-            "BCEWithLogitsLoss",
-            "CosineLoss",
-            "HuberLoss",
-            "KLDivLoss",
-            "L1Loss",
-            "NLLLoss",
-            "PoissonNLLLoss",
-            "SmoothL1Loss",
-            "SoftMarginLoss",
-        ),
-        "frame.nn.criteria",
+    "frame.nn.criteria": (
+        "BCELoss",
+        "BCEWithLogitsLoss",
+        "CosineLoss",
+        "HuberLoss",
+        "KLDivLoss",
+        "L1Loss",
+        "NLLLoss",
+        "PoissonNLLLoss",
+        "SmoothL1Loss",
+        "SoftMarginLoss",
     ),
-    **dict.fromkeys(
-        ("GATConv", "GraphConv", "HypergraphConv"),
-        "frame.nn.graphs",
-    ),
-    **dict.fromkeys(
-        ("GRU", "LSTM"),
-        "frame.nn.recurrent",
-    ),
+    "frame.nn.graphs": ("GATConv", "GraphConv", "HypergraphConv"),
+    "frame.nn.recurrent": ("GRU", "LSTM"),
 }
+_LAZY = {name: place for place, names in _PLACES.items() for name in names}
 
-__all__ = (
-    "MultiheadAttention",
-    "TransformerDecoderBlock",
-    "TransformerEncoderBlock",
-    "AFF",
-    "Conv1d",
-    "ConvTranspose2d",
-    "Embedding",
-    "GlobalAvgPool",
-    "GroupNorm",
-    "LIFCell",
-    "RMSNorm",
-    "Residual",
-    "SnnClassifier",
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "CosineLoss",
-    "HuberLoss",
-    "KLDivLoss",
-    "L1Loss",
-    "NLLLoss",
-    "PoissonNLLLoss",
-    "SmoothL1Loss",
-    "SoftMarginLoss",
-    "GATConv",
-    "GraphConv",
-    "HypergraphConv",
-    "GRU",
-    "LSTM",
+__all__: tuple[str, ...] = (
     "Architecture",
     "AvgPool2d",
     "BatchNorm1d",
@@ -219,15 +181,12 @@ __all__ = (
     "xavier_uniform",
     "zeros",
 )
+__all__ += tuple(_LAZY)
 
 
 def __getattr__(name: str) -> Any:
     """Return a layer of a family that is imported at its first use."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
+    return attribute(__name__, _LAZY, name)
 
 
 def __dir__() -> list[str]:

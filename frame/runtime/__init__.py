@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from frame.core.devices import Device
+from frame.core.lazy import attribute
 from frame.core.tensors import Tensor, set_transfer
 
 # public name -> module; loaded at the first use, so that importing the runtime stays quick
@@ -26,10 +26,8 @@ __all__ = tuple(_EXPORTS)
 
 def __getattr__(name: str) -> Any:
     """Load a public name on demand (PEP 562)."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Not kept: some names are those of submodules, which the import system sets here.
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    return attribute(__name__, _EXPORTS, name, keep=False)
 
 
 def __dir__() -> list[str]:

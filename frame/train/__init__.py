@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from frame.core.lazy import attribute
 
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.compiler.optimizers import LARS as LARS
@@ -89,11 +90,7 @@ __all__ = sorted(_EXPORTS)
 
 def __getattr__(name: str) -> Any:
     """Load a public name at its first use, so that importing the package costs nothing."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_EXPORTS[name]), name)
-    globals()[name] = value
-    return value
+    return attribute(__name__, _EXPORTS, name)
 
 
 def __dir__() -> list[str]:
