@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from frame.core import forks
-from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import KernelTime
 from frame.ir.graph import Graph
@@ -86,6 +86,13 @@ class CompiledModel:
         types = {name: as_spec(array) for name, array in arrays.items()}
         self.store = ParameterStore(types, arrays, owned)
         self.params = Parameters(self.store, tuple(values))
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse pickle and copy: they would share or lose native code, locks and parameters."""
+        raise UnimplementedError(
+            f"expected a model to be saved or compiled again, received a pickle or a copy of "
+            f"{self.name}: write it with model.save(path) and read it with frame.load(path)"
+        )
 
     def entry(self, name: str) -> Entry:
         """Return a compiled entry, compiling it at the first use.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import frame
 from frame import nn, ops
 from frame.blueprint import ArchPlan, InputSpec, fc, seq
-from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from frame.train import SGD, AdamW, EpochRecord, History
 from tests.runtime.support import numbers
 
@@ -348,3 +350,10 @@ def test_numpy_can_not_take_a_value_of_a_graph_for_an_array() -> None:
     for misuse in (np.asarray, np.sort, lambda x: np.concatenate([x, x])):
         with pytest.raises(InvalidArgumentError, match="no elements while.*frame.ops in place"):
             frame.trace(misuse, (3,))
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_pickles_and_copies_of_a_model_are_refused(take: Any) -> None:
+    model = frame.compile(nn.Linear(3, 2), [frame.spec((2, 3))])
+    with pytest.raises(UnimplementedError, match=r"model\.save\(path\)"):
+        take(model)

@@ -69,7 +69,8 @@ def test_numbers_of_a_range(
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_every_width_compiles(lanes: int) -> None:
     for name in ("x86-64", "x86-64-v3", "x86-64-v4", "armv8-a"):
-        llvm.compile_ir(random_numbers.module_text(lanes), named_target(name), 1)
+        code = llvm.compile_ir(random_numbers.module_text(lanes), named_target(name), 1)
+        assert code[:4] == b"\x7fELF"
 
 
 def _draw() -> list[bytes]:
