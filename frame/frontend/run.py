@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,17 +116,19 @@ def _losses(
 ) -> list[float]:
     """Run all steps; return their losses."""
     from frame.train.progress import progress_bar
+    from frame.train.steps import Steps
 
     plan, last = batches.plan, batches.steps - 1
     # A bar and lines between its redraws would spoil each other.
     wanted = False if progress is None and plan.training.log_every else progress
     losses: list[float] = []
+    steps = Steps(model, batches.schedule, batches.steps)
     with progress_bar(wanted, batches.steps) as bar:
-        for step, batch in enumerate(batches):
-            losses.append(_step(batches, model, step, batch))
-            bar(f"loss {losses[-1]:.4g}")
+        for step, loss in enumerate(steps.over(batches)):
+            losses.append(loss)
+            bar(f"loss {loss:.4g}")
             if report is not None and step != last and is_logged(plan, step, batches.steps):
-                report(step, losses[-1])
+                report(step, loss)
     if report is not None:
         report(last, losses[-1])
     return losses
@@ -219,20 +220,6 @@ class Batches:
                 done += 1
                 if done == self.steps:
                     break
-
-
-def _step(batches: Batches, model: CompiledModel, step: int, batch: Sequence[np.ndarray]) -> float:
-    from frame.train.schedules import checked_rate
-
-    rate = checked_rate(batches.schedule, step, batches.steps)
-    loss = float(model.train_step(*batch, learning_rate=np.float32(rate))[0])
-    if not math.isfinite(loss):
-        raise InvalidArgumentError(
-            f"training: expected a finite loss, received {loss} at step {step} of "
-            f"{batches.steps}; lower the learning rate ({rate:.3g}), or look for infinities in the "
-            "data"
-        )
-    return loss
 
 
 def _validated(model: CompiledModel, kept: TensorDataset, size: int) -> float:

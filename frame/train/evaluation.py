@@ -49,6 +49,10 @@ class Means:
         """Return the means of the metrics."""
         return {name: total / max(self.samples, 1) for name, total in self._sums.items()}
 
+    def with_loss(self) -> dict[str, float]:
+        """Return the mean loss and those of the metrics."""
+        return {"loss": self.loss, **self.values()}
+
 
 class Shape:
     """How the batches of a model divide: its inputs, then the targets of the loss."""
@@ -112,8 +116,9 @@ def evaluate(
     """
     names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     functions = named_metrics([each for each in names if each != "loss"])
-    means = means_over(model, batches, functions, with_loss="loss" in names)
-    return {**({"loss": means.loss} if "loss" in names else {}), **means.values()}
+    with_loss = "loss" in names
+    means = means_over(model, batches, functions, with_loss)
+    return means.with_loss() if with_loss else means.values()
 
 
 def means_over(

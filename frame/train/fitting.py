@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -10,12 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from frame.core.errors import InvalidArgumentError
-from frame.runtime.model import TRAIN_STEP, CompiledModel
-from frame.train.evaluation import Batch, Means, Shape, means_over, one_or_all, sample_count
+from frame.runtime.model import CompiledModel
+from frame.train.evaluation import Batch, means_over
 from frame.train.metrics import Metric, named_metrics
 from frame.train.progress import Advance, progress_bar
 from frame.train.records import EarlyStop, EpochRecord, History, Watch, require_value
-from frame.train.schedules import Schedule, checked_rate, constant
+from frame.train.schedules import Schedule, constant
+from frame.train.steps import Steps
 
 
 class Batches(Protocol):
@@ -69,7 +69,8 @@ def fit(
     """
     total = _checked_count("epochs", epochs) * _batch_count(loader)
     schedule = learning_rate if callable(learning_rate) else constant(learning_rate)
-    run = _Fit(model, loader, schedule, total, named_metrics(metrics), validation)
+    steps = Steps(model, schedule, total, named_metrics(metrics))
+    run = _Fit(steps, loader, validation)
     watch = None if early_stop is None else Watch(early_stop)
     if early_stop is not None:
         require_value(early_stop.value, run.value_names())
@@ -99,22 +100,9 @@ def _batch_count(loader: Any) -> int:
 class _Fit:
     """The state of one call of `fit`."""
 
-    def __init__(
-        self,
-        model: CompiledModel,
-        loader: Batches,
-        schedule: Schedule,
-        total: int,
-        metrics: dict[str, Metric],
-        validation: Iterable[Batch] | None,
-    ) -> None:
-        self.model, self.loader, self.schedule, self.total = model, loader, schedule, total
-        self.metrics, self.validation = metrics, validation
-        self.step = 0
-        self.rate = 0.0
-        self.shape = Shape(model)
-        entry = model.entry(TRAIN_STEP)
-        self.targets = len(entry.inputs) - len(self.shape.inputs)
+    def __init__(self, steps: Steps, loader: Batches, validation: Iterable[Batch] | None) -> None:
+        self.steps, self.loader, self.validation = steps, loader, validation
+        self.model, self.metrics = steps.model, steps.means.metrics
 
     def value_names(self) -> list[str]:
         """Return the names of the values of each epoch."""
@@ -151,42 +139,12 @@ class _Fit:
 
     def epoch(self, epoch: int, title: str, bar: Advance) -> EpochRecord:
         """Run one epoch and validate."""
-        start, first = time.perf_counter(), self.step
-        means = Means(self.metrics)
-        for batch in self.loader:
-            loss = self._train(batch, means)
+        start, first = time.perf_counter(), self.steps.step
+        for loss in self.steps.over(self.loader):
             bar(f"{title}  loss {loss:.4f}")
-        seconds = time.perf_counter() - start
+        seconds, count = time.perf_counter() - start, self.steps.step - first
         found = {}
         if self.validation is not None:
             checked = means_over(self.model, self.validation, self.metrics, with_loss=True)
-            found = {"loss": checked.loss, **checked.values()}
-        return EpochRecord(
-            epoch,
-            means.loss,
-            means.values(),
-            found,
-            seconds,
-            self.step - first,
-            means.samples,
-            self.rate,
-        )
-
-    def _train(self, batch: Batch, means: Means) -> float:
-        _, target = self.shape.divide(batch, self.targets)
-        self.rate = checked_rate(self.schedule, self.step, self.total)
-        loss, *outputs = self.model.train_step(*batch, learning_rate=np.float32(self.rate))
-        self.step += 1
-        value = self._checked_loss(loss)
-        means.add(sample_count(batch), value, one_or_all(outputs), target)
-        return value
-
-    def _checked_loss(self, loss: Any) -> float:
-        value = float(loss)
-        if not math.isfinite(value):
-            raise InvalidArgumentError(
-                f"the loss is {value} at step {self.step} of {self.total} (learning rate "
-                f"{self.rate:.3g}): lower the learning rate, or look for NaN and infinities in the "
-                "data; the weights are those after this step"
-            )
-        return value
+            found = checked.with_loss()
+        return self.steps.record(epoch, count, seconds, found)

@@ -18,11 +18,11 @@ from frame.core.logs import Logger
 from frame.ir.hashing import structural_hash
 from frame.runtime.model import TRAIN_STEP, CompiledModel
 from frame.train.checkpoints import CheckpointFolder
-from frame.train.evaluation import Batch, Means, Shape, means_over, one_or_all, sample_count
+from frame.train.evaluation import means_over
 from frame.train.metrics import named_metrics
 from frame.train.progress import Advance, progress_bar
 from frame.train.records import EarlyStop, EpochRecord, History, Watch, require_value
-from frame.train.schedules import checked_rate
+from frame.train.steps import Steps
 
 if TYPE_CHECKING:
     from frame.train.task import DeepLearningTask
@@ -49,16 +49,10 @@ class TrainingRun:
         feed = task.checked_feed()
         self.task, self.model = task, model
         self.records: list[EpochRecord] = []
-        self.step = self.epoch = self._batch = 0
-        self.loss = self.rate = 0.0
+        self.epoch = 0
         self._loader = feed.train_loader(task.seed_value)
         self._validation = feed.validation_loader()
-        self.total = task.epochs * len(self._loader)
-        self._schedule = task.checked_scheduler().schedule(len(self._loader))
         self._metrics = named_metrics(task.metric_names)
-        self._means = Means(self._metrics)
-        self._shape = Shape(model)
-        self._targets = feed.targets
         self._seconds = 0.0
         rule = task.stopping or EarlyStop(self._default_value(), patience=_FOREVER)
         self._watch = Watch(rule)
@@ -66,6 +60,35 @@ class TrainingRun:
         self._stopped = ""
         self._averages = [n for n in model.store if n.startswith(f"{AVERAGE}.")]
         self._folder = None if task.saving is None else CheckpointFolder(task.saving)
+        self._watched_value_exists()
+        schedule = task.checked_scheduler().schedule(len(self._loader))
+        total = task.epochs * len(self._loader)
+        self._steps = Steps(model, schedule, total, self._metrics, self._left)
+
+    @property
+    def step(self) -> int:
+        """How many steps are done."""
+        return self._steps.step
+
+    @property
+    def total(self) -> int:
+        """How many steps there will be."""
+        return self._steps.total
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last step."""
+        return self._steps.loss
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the last step."""
+        return self._steps.rate
+
+    @property
+    def _batch(self) -> int:
+        """How many steps of this epoch are done."""
+        return self.step - self.epoch * len(self._loader)
 
     def _default_value(self) -> str:
         if self._validation is None:
@@ -88,7 +111,6 @@ class TrainingRun:
 
     def run(self, resume: bool) -> History:
         """Run what is left, from the newest checkpoint on if there is one."""
-        self._watched_value_exists()
         if resume:
             self._resume()
         for callback in self.task.callbacks:
@@ -106,43 +128,18 @@ class TrainingRun:
         title = f"epoch {self.epoch + 1}/{self.task.epochs}"
         self._loader.set_epoch(self.epoch, self._batch)
         start = time.perf_counter()
-        for batch in self._loader:
-            self._train(batch)
-            bar(f"{title}  loss {self.loss:.4f}  rate {self.rate:.3g}")
+        for loss in self._steps.over(self._loader):
+            bar(f"{title}  loss {loss:.4f}  rate {self.rate:.3g}")
             for callback in self.task.callbacks:
                 callback.on_step(self)
             if self._due_within_the_epoch():
                 self._checkpoint(time.perf_counter() - start)
         self._end_epoch(self._seconds + time.perf_counter() - start)
 
-    def _train(self, batch: Batch) -> None:
-        _, target = self._shape.divide(batch, self._targets)
-        self.rate = checked_rate(self._schedule, self.step, self.total)
-        loss, *outputs = self.model.train_step(*batch, learning_rate=np.float32(self.rate))
-        self.step, self._batch, self.loss = self.step + 1, self._batch + 1, float(loss)
-        if not math.isfinite(self.loss):
-            raise InvalidArgumentError(
-                f"the loss is {self.loss} at step {self.step} of {self.total} (learning rate "
-                f"{self.rate:.3g}): lower the learning rate, clip the gradients, or look for NaN "
-                "and infinities in the data; the newest checkpoint is from before"
-            )
-        self._means.add(sample_count(batch), self.loss, one_or_all(outputs), target)
-
     def _end_epoch(self, seconds: float) -> None:
-        means = self._means
-        record = EpochRecord(
-            self.epoch,
-            means.loss,
-            means.values(),
-            self._validated(),
-            seconds,
-            self._batch,
-            means.samples,
-            self.rate,
-        )
+        record = self._steps.record(self.epoch, self._batch, seconds, self._validated())
         self.records.append(record)
-        self.epoch, self._batch, self._seconds = self.epoch + 1, 0, 0.0
-        self._means = Means(self._metrics)
+        self.epoch, self._seconds = self.epoch + 1, 0.0
         better = self._watch.better(record)
         if better:
             self._keep_best()
@@ -193,8 +190,7 @@ class TrainingRun:
     def _validate(self) -> dict[str, float]:
         if self._validation is None:
             return {}
-        means = means_over(self.model, self._validation, self._metrics, with_loss=True)
-        return {"loss": means.loss, **means.values()}
+        return means_over(self.model, self._validation, self._metrics, True).with_loss()
 
     def _averaged(self) -> dict[str, np.ndarray]:
         """Return the averaged weights under the names of the weights."""
@@ -246,12 +242,17 @@ class TrainingRun:
             arrays[f"{_BEST}{name}"] = array
         self._folder.write(self.step, arrays, self._state(seconds), self._best_step)
 
+    def _left(self) -> str:
+        """Return from where a run that failed can go on; empty where there is no such place."""
+        steps = () if self._folder is None else self._folder.steps()
+        before = [step for step in steps if step < self.step]
+        return f"the newest checkpoint before it is that of step {before[-1]}" if before else ""
+
     def _state(self, seconds: float) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
-            "batch": self._batch,
             "counter": [int(word) for word in self.model.counter.words],
-            "means": self._means.to_data(),
+            "means": self._steps.means.to_data(),
             "seconds": self._seconds + seconds,
             "rate": self.rate,
             "best": [self._watch.best, self._watch.epoch, self._best_step],
@@ -279,9 +280,9 @@ class TrainingRun:
         best = {n[len(_BEST) :]: a for n, a in found.arrays.items() if n.startswith(_BEST)}
         self.model.store.write({n: a for n, a in found.arrays.items() if not n.startswith(_BEST)})
         self.model.counter.words[:] = state["counter"]
-        self.step, self.epoch, self._batch = found.step, state["epoch"], state["batch"]
-        self._means.restore(state["means"])
-        self._seconds, self.rate = state["seconds"], state["rate"]
+        self.epoch, self._seconds = state["epoch"], state["seconds"]
+        self._steps.step, self._steps.rate = found.step, state["rate"]
+        self._steps.means.restore(state["means"])
         self._watch.best, self._watch.epoch, self._best_step = state["best"]
         self._watch.parameters = best
         self._stopped = state["stopped"] if self.epoch < self.task.epochs else ""

@@ -16,7 +16,7 @@ import pytest
 import frame
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.interop.weights import load_weights
-from frame.train import Callback, CsvLog, Ema, JsonLinesLog
+from frame.train import SGD, Callback, ConstantLR, CsvLog, Ema, JsonLinesLog
 from tests.project import checkout
 from tests.train.tasks import task, weights
 
@@ -53,8 +53,6 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path, at: int) -> None:
 
 
 def test_training_can_be_extended(tmp_path: Path) -> None:
-    from frame.train import ConstantLR
-
     base = task().scheduler(ConstantLR(base_lr=0.01)).checkpoints(tmp_path)
     base.run()
     assert weights(base.total_epochs(5).run()) == weights(
@@ -161,6 +159,15 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
         "step-0000000005.safetensors",
     ]
     assert weights(task().checkpoints(tmp_path).run()) == weights(task().run())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_failure_names_the_checkpoint_to_go_on_from(tmp_path, kept: bool) -> None:
+    wild = task().scheduler(ConstantLR(base_lr=1e30)).optimizer(SGD())
+    wild = wild.checkpoints(tmp_path, every_steps=1) if kept else wild
+    end = "; the newest checkpoint before it is that of step 1$" if kept else "in the data$"
+    with pytest.raises(InvalidArgumentError, match=f"the loss is .* at step 2 .*{end}"):
+        wild.run()
 
 
 # --- the best model and the logs ------------------------------------------------------------------
