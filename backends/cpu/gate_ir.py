@@ -381,6 +381,19 @@ error:
   ret ptr null
 }
 
+; Claim the frame in this run of the pool; false where a call is on it, or the pool has not begun.
+define internal i1 @gate_enter(ptr %state, ptr %busy_at) #2 {
+  %epoch_at = call ptr @gate_word(ptr %state, i64 $state_epoch)
+  %epoch = load i64, ptr %epoch_at, align 8
+  %busy = load i64, ptr %busy_at, align 8
+  %started = icmp ne i64 %epoch, 0
+  %idle = icmp ne i64 %busy, %epoch
+  %free = and i1 %started, %idle
+  %word = select i1 %free, i64 %epoch, i64 %busy
+  store i64 %word, ptr %busy_at, align 8
+  ret i1 %free
+}
+
 define internal ptr @gate(ptr %self, ptr %arguments, i64 %given, i1 %into) #0 {
 entry:
   %state = call ptr @gate_word(ptr %self, i64 $array_data)
@@ -392,21 +405,16 @@ entry:
   %complete = icmp eq i64 %given, %wanted
   br i1 %complete, label %claim, label %refuse
 claim:
-  %epoch_at = call ptr @gate_word(ptr %state, i64 $state_epoch)
-  %epoch = load i64, ptr %epoch_at, align 8
   %context = call ptr @gate_word(ptr %state, i64 $state_context)
   %busy_at = getelementptr i8, ptr %context, i64 $busy
-  %busy = load i64, ptr %busy_at, align 8
   %settled = call i64 @gate_number(ptr %context, i64 $token)
   %token = call i64 @gate_number(ptr %state, i64 $state_token)
-  %started = icmp ne i64 %epoch, 0
-  %idle = icmp ne i64 %busy, %epoch
   %mine = icmp eq i64 %settled, %token
-  %usable = and i1 %started, %idle
-  %claimed = and i1 %usable, %mine
+  br i1 %mine, label %enter, label %refuse
+enter:
+  %claimed = call i1 @gate_enter(ptr %state, ptr %busy_at)
   br i1 %claimed, label %begin, label %refuse
 begin:
-  store i64 %epoch, ptr %busy_at, align 8
   %rows = call ptr @gate_word(ptr %state, i64 $state_input_rows)
   br label %input
 input:
@@ -477,16 +485,9 @@ define dso_local ptr @frame_gate_into(ptr %self, ptr %arguments, i64 %given) #0 
 define dso_local ptr @frame_gate_claim(ptr %self, ptr %arguments, i64 %given) #0 {
   %state = call ptr @gate_word(ptr %self, i64 $array_data)
   %no = call ptr @gate_word(ptr @frame_gate_api, i64 $api_none)
-  %epoch_at = call ptr @gate_word(ptr %state, i64 $state_epoch)
-  %epoch = load i64, ptr %epoch_at, align 8
   %context = call ptr @gate_word(ptr %state, i64 $state_context)
   %busy_at = getelementptr i8, ptr %context, i64 $busy
-  %busy = load i64, ptr %busy_at, align 8
-  %started = icmp ne i64 %epoch, 0
-  %idle = icmp ne i64 %busy, %epoch
-  %free = and i1 %started, %idle
-  %word = select i1 %free, i64 %epoch, i64 %busy
-  store i64 %word, ptr %busy_at, align 8
+  %free = call i1 @gate_enter(ptr %state, ptr %busy_at)
   %result = select i1 %free, ptr %self, ptr %no
   call void @gate_retain(ptr %result)
   ret ptr %result
