@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import Block, Buffer, Expr, Load, Ramp, Stmt
+from frame.codegen.loops.traverse import walk
 from frame.core.errors import InternalError
 
 
@@ -48,6 +49,13 @@ class Sharing:
             yield
         finally:
             self.scopes.pop()
+
+    def run(self, block: Block, emit: Callable[[Stmt], None]) -> None:
+        """Emit statements in order, each without what the one before has read from memory."""
+        for statement in block:
+            self.statement.clear()
+            emit(statement)
+        self.statement.clear()
 
     def evaluate(self, expr: Expr, emit: Callable[[Expr, list[str]], str]) -> str:
         """Emit `expr` with what it needs, operands first, and return its operand.
@@ -114,21 +122,6 @@ def element_count(buffer: Buffer) -> int:
             raise InternalError(f"expected constant extents of the allocated {buffer.name}")
         count *= size
     return count
-
-
-NESTED: dict[type[Stmt], tuple[str, ...]] = {
-    ir.For: ("body",),
-    ir.While: ("body",),
-    ir.If: ("then", "otherwise"),
-}
-
-
-def walk(block: Block) -> Iterator[Stmt]:
-    """Yield the statements of a block and of the blocks inside, in text order."""
-    for statement in block:
-        yield statement
-        for name in NESTED.get(type(statement), ()):
-            yield from walk(getattr(statement, name))
 
 
 def launches_of(entry: ir.Entry) -> list[ir.Launch]:

@@ -25,7 +25,7 @@ from frame.ir.verify import verify
 GroupInfoFunction = Callable[[Node, TargetDescription], GroupInfo]
 
 MAX_ROUNDS = 50
-"""How often `Repeat` goes through its passes before it calls them endless."""
+"""How often rewrites go over a graph until nothing changes, before they are called endless."""
 
 
 @runtime_checkable
@@ -214,11 +214,15 @@ class Repeat:
             unchanged = unchanged + 1 if graph is before else 0
             if unchanged >= len(self.passes):
                 return graph
-        names = ", ".join(each.name for each in self.passes)
-        raise InvalidArgumentError(
-            f"the passes {names} still changed the graph after {MAX_ROUNDS} rounds: one of them "
-            "undoes what another does, or returns a new graph where nothing changes"
-        )
+        raise endless("the passes " + ", ".join(each.name for each in self.passes))
+
+
+def endless(rewrites: str) -> InvalidArgumentError:
+    """Return the error of rewrites, named by the text, that are not done after MAX_ROUNDS."""
+    return InvalidArgumentError(
+        f"{rewrites} still changed the graph after {MAX_ROUNDS} rounds: one of them undoes what "
+        "another does, or returns a new graph where nothing changes"
+    )
 
 
 class PassManager:

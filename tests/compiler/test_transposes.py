@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from frame import ops
 from frame.compiler.pass_manager import PassManager
+from frame.compiler.passes import canonicalize
 from frame.compiler.passes.bodies import subgraphs
 from frame.compiler.passes.transposes import MOVABLE, cancel_transposes
 from frame.compiler.pipeline import make_pipeline
+from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Graph
 from frame.ir.verify import verify
 from frame.ops.interpreter import interpret
@@ -138,3 +142,9 @@ def test_random_chains_keep_their_numbers(seed):
         return [*pool[-4:], ops.sum(pool[-1], axes=(1,)), pool[-2] + row]
 
     cancelled(build(make, tensor(2, 3, 4), tensor(2, 3, 4), tensor(1)))
+
+
+def test_rewrites_that_undo_each_other_end_in_an_error(monkeypatch):
+    monkeypatch.setattr(canonicalize, "cancel_transposes", lambda graph, _: replace(graph))
+    with pytest.raises(InvalidArgumentError, match="after 50 rounds"):
+        canonicalize.Canonicalize().run(build(ops.relu, tensor(4)), context())

@@ -19,10 +19,7 @@ Row = Callable[[CWriter, Any], None]
 
 def emit_block(writer: CWriter, block: Block) -> None:
     """Emit statements in order."""
-    for statement in block:
-        writer.sharing.statement.clear()
-        STATEMENTS[type(statement)](writer, statement)
-    writer.sharing.statement.clear()
+    writer.sharing.run(block, lambda statement: STATEMENTS[type(statement)](writer, statement))
 
 
 def place_buffer(writer: CWriter, buffer: Buffer, address: str) -> None:

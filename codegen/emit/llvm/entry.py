@@ -23,10 +23,16 @@ from frame.codegen.emit.llvm.statements import (
     place_buffer,
 )
 from frame.codegen.emit.llvm.writer import FunctionWriter, Memory, define, llvm_type, unpack
-from frame.codegen.emit.sharing import launches_of, walk
+from frame.codegen.emit.sharing import launches_of
 from frame.codegen.loops import ir
-from frame.codegen.loops.ir import Block, Buffer, Place, Placement, Stmt, Var
-from frame.codegen.loops.traverse import bound_variables, used_variables
+from frame.codegen.loops.ir import Block, Buffer, Expr, Place, Placement, Stmt, Var
+from frame.codegen.loops.traverse import (
+    bound_variables,
+    expressions,
+    post_order,
+    trailing_expressions,
+    walk,
+)
 from frame.core.dataclass import dataclass
 from frame.core.targets import TargetDescription
 
@@ -149,7 +155,8 @@ class _Parts:
     def _part(self, block: Block) -> Part:
         statements = list(walk(block))
         plain = [s for s in statements if not isinstance(s, Part)]
-        free = used_variables(_heads(plain))
+        nodes = post_order(expr for s in plain for expr in _reads(s))
+        free = {node for node in nodes if isinstance(node, Var)}
         free.update(v for s in statements if isinstance(s, Part) for v in s.variables)
         inside = {v for s in plain for v in bound_variables(s)} | self.symbols
         returns = any(
@@ -161,15 +168,9 @@ class _Parts:
         return part
 
 
-def _heads(statements: list[Stmt]) -> Iterator[Stmt]:
-    """Return statements without the blocks inside them."""
-    for statement in statements:
-        if isinstance(statement, (ir.For, ir.While)):
-            yield replace(statement, body=())
-        elif isinstance(statement, ir.If):
-            yield replace(statement, then=(), otherwise=())
-        else:
-            yield statement
+def _reads(statement: Stmt) -> tuple[Expr, ...]:
+    """Return the expressions of a statement, without those of the blocks inside it."""
+    return (*expressions(statement), *trailing_expressions(statement))
 
 
 def _weight(block: Block) -> int:

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from frame.codegen.emit.llvm.entry import emit_entry
 from frame.codegen.emit.llvm.statements import emit_block, place_buffer
 from frame.codegen.emit.llvm.writer import FunctionWriter, define, unpack
-from frame.codegen.emit.sharing import failing_kernels, launches_of, walk
+from frame.codegen.emit.sharing import failing_kernels, launches_of
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import Kernel, Module
+from frame.codegen.loops.traverse import walk
 from frame.core.dataclass import dataclass
 from frame.core.targets import TargetDescription
 

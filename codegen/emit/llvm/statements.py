@@ -35,10 +35,7 @@ Row = Callable[[FunctionWriter, Any], None]
 
 def emit_block(writer: FunctionWriter, block: Block) -> None:
     """Emit statements in order."""
-    for statement in block:
-        writer.sharing.statement.clear()
-        STATEMENTS[type(statement)](writer, statement)
-    writer.sharing.statement.clear()
+    writer.sharing.run(block, lambda statement: STATEMENTS[type(statement)](writer, statement))
 
 
 def place_buffer(writer: FunctionWriter, buffer: Buffer, address: str) -> None:

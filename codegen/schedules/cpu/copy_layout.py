@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind
-from frame.codegen.schedules.cpu.chunks import unflatten
+from frame.codegen.schedules.cpu.chunks import flat_extent, unflatten
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.core.shapes import Shape, Size
 from frame.ir.graph import Layout, Value
@@ -28,9 +28,7 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     *outer, inner = (*group.extents(result.type.storage_shape), b.index(1))[
         : max(1, len(result.type.storage_shape))
     ]
-    chunks: Expr = b.index(1)
-    for extent in outer:
-        chunks = b.mul(chunks, extent)
+    chunks = flat_extent(outer)
     body = b.Body()
     with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
         lead = [body.let("i", i) for i in unflatten(chunk, outer)]

@@ -36,10 +36,7 @@ INDEX_RULES["gather"] = _gather
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
     """Return the kernels of a gather group: the check and the sweep."""
-    node = _anchor(group.body)
-    ((_, limit),) = checks(group.body)
-    check = check_indices(group, node.operands[1], limit, group.site)
-    return (check, *elementwise.lower(group))
+    return (check_indices(group, checks(group.body)), *elementwise.lower(group))
 
 
 def checks(body: Graph) -> tuple[tuple[Node, Size], ...]:

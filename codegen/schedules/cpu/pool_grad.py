@@ -29,10 +29,7 @@ _CHUNK = 1 << 14  # elements of the planes of one chunk
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
     """Return the kernels: the check and the sums."""
-    node = _anchor(group.body)
-    ((_, limit),) = checks(group.body)
-    check = check_indices(group, node.operands[1], limit, group.site)
-    return (check, _planes(group, node))
+    return (check_indices(group, checks(group.body)), _planes(group, _anchor(group.body)))
 
 
 def _planes(group: Group, node: Node) -> KernelCall:

@@ -31,10 +31,7 @@ _COLUMNS = 256  # columns of one chunk
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
     """Return the kernels: the check and the sums."""
-    node = _anchor(group.body)
-    ((_, limit),) = checks(group.body)
-    check = check_indices(group, node.operands[1], limit, group.site)
-    return (check, _sums(group, node))
+    return (check_indices(group, checks(group.body)), _sums(group, _anchor(group.body)))
 
 
 def _sums(group: Group, node: Node) -> KernelCall:

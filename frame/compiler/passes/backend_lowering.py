@@ -9,7 +9,7 @@ from typing import ClassVar
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import subgraphs
 from frame.compiler.passes.memory_planning import PRODUCED as PLAN
-from frame.compiler.passes.operator_fusion import CONTROL, is_alias
+from frame.compiler.passes.operator_fusion import CONTROL, anchor_of, is_alias
 from frame.core.dataclass import dataclass
 from frame.core.errors import UnimplementedError
 from frame.hal.interfaces import Capabilities, Piece, Port, Signature
@@ -77,13 +77,20 @@ def _group_reason(node: Node, capabilities: Capabilities) -> Iterator[tuple[Node
     if node.op == "group":
         anchor, body = node.attributes["anchor"], node.attributes["body"]
         if anchor not in capabilities.anchors:
-            yield body.nodes[0], f"the target has no schedule for {anchor!r}"
+            of_kind = (inner for inner in body.nodes if anchor_of(inner) == anchor)
+            yield next(of_kind, body.nodes[0]), f"the target has no schedule for {anchor!r}"
         for inner in body.nodes:
             yield from _native_reason(inner, capabilities)
     elif node.op not in CONTROL and node.op != "constant" and not is_alias(node):
-        yield node, "the node is in no group: the pass operator_fusion must come before"
+        yield node, _why_alone(anchor_of(node), capabilities)
     else:
         yield from _dtype_reason(node, capabilities)
+
+
+def _why_alone(anchor: str, capabilities: Capabilities) -> str:
+    if anchor not in capabilities.anchors:
+        return f"the target has no schedule for {anchor!r}"
+    return "the node is in no group: the pass operator_fusion must come before"
 
 
 def _native_reason(node: Node, capabilities: Capabilities) -> Iterator[tuple[Node, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from frame.compiler.pass_manager import PassContext
+from frame.compiler.pass_manager import MAX_ROUNDS, PassContext, endless
 from frame.compiler.passes.batch_norm import fold_batch_norms
 from frame.compiler.passes.bodies import BodyPass, begin, has_bodies
 from frame.compiler.passes.decomposition import DECOMPOSITIONS
@@ -66,9 +66,12 @@ class Canonicalize:
 
 def _settle(graph: Graph, context: PassContext) -> Graph:
     """Cancel what transposes the sweep has brought together, which may give it work again."""
-    while (changed := cancel_transposes(graph, context)) is not graph:
+    for _ in range(MAX_ROUNDS):
+        changed = cancel_transposes(graph, context)
+        if changed is graph:
+            return graph
         graph = _sweep(changed, context)
-    return graph
+    raise endless("canonicalize's sweep and cancel_transposes")
 
 
 def _sweep(graph: Graph, context: PassContext) -> Graph:

@@ -8,6 +8,9 @@ where the domain allows it and the partition stays convex, and opens a group of 
     domain    the shape that the loops of the group run over
     reduced   the axes of the domain that its reductions remove; None before the first reduction
 
+A node that would open a group of a kind that the target has no schedule for stays alone, for
+backend_lowering to refuse.
+
 Free nodes (broadcasts, iota, sizes, scalars, reshapes that add or drop axes of size 1) are copied
 into every group that reads them.
 """
@@ -91,6 +94,17 @@ def _is_reduction(node: Node) -> bool:
     return "axes" in node.attributes and _has(node, Trait.REDUCTION)
 
 
+def anchor_of(node: Node) -> str:
+    """Return the kind of the group that a node opens."""
+    anchor = ANCHORS.get(node.op)
+    if anchor is not None:
+        return anchor
+    if _is_reduction(node):
+        return REDUCTION
+    plain = node.op in VIEWS or node.op in INDEXED or _has(node, Trait.ELEMENTWISE)
+    return ELEMENTWISE if plain or _is_free(node) else node.op
+
+
 def _kept(group: Group) -> tuple[Size, ...]:
     return tuple(
         size for axis, size in enumerate(group.domain) if axis not in (group.reduced or ())
@@ -101,7 +115,7 @@ def _without_ones(shape: Iterable[Size]) -> list[Size]:
     return [size for size in shape if size != 1]
 
 
-def _anchor_of(group: Group) -> Node:
+def _head_of(group: Group) -> Node:
     return next(node for node in group.nodes if ANCHORS.get(node.op) == group.anchor)
 
 
@@ -123,24 +137,24 @@ class _Partition:
             self._place(node)
 
     def _place(self, node: Node) -> None:
-        anchor = ANCHORS.get(node.op)
-        if anchor is not None:
-            self._open(node, anchor, node.results[0].shape)
-        elif _is_reduction(node):
+        anchor = anchor_of(node)
+        if anchor == REDUCTION:
             self._place_reduction(node)
-        elif node.op in VIEWS:
-            self._open(node, ELEMENTWISE, node.results[0].shape)
-        elif _has(node, Trait.ELEMENTWISE) or node.op in INDEXED:
+        elif anchor == ELEMENTWISE and node.op not in VIEWS:
             self._place_elementwise(node)
         else:
-            self._open(node, node.op, node.results[0].shape)
+            self._open(node, anchor, node.results[0].shape)
 
-    def _open(self, node: Node, anchor: str, domain: Shape) -> Group:
+    def _open(
+        self, node: Node, anchor: str, domain: Shape, reduced: tuple[int, ...] | None = None
+    ) -> None:
+        """Open a group for a node, or leave it alone where the target has none of this kind."""
+        if anchor not in self.anchors:
+            return
         index = self.position[node]
-        group = Group(anchor, domain, index, index)
+        group = Group(anchor, domain, index, index, reduced=reduced)
         self.groups[group] = None
         self._add(group, node)
-        return group
 
     def _add(self, group: Group, node: Node) -> None:
         group.nodes.append(node)
@@ -195,7 +209,7 @@ class _Partition:
 
     def _reads_elementwise(self, group: Group, node: Node) -> bool:
         """An epilogue may read the first result of its anchor and what follows from it."""
-        anchor = _anchor_of(group)
+        anchor = _head_of(group)
         return all(source.node is not anchor or source.index == 0 for source in self.sources(node))
 
     def _is_kept(self, group: Group, shape: Shape) -> bool:
@@ -216,14 +230,13 @@ class _Partition:
                 group.reduced, group.anchor = axes, REDUCTION
                 self._add(group, node)
                 return
-        group = self._open(node, REDUCTION, source.shape)
-        group.reduced = axes
+        self._open(node, REDUCTION, source.shape, axes)
 
     def _takes_reduction(self, group: Group, node: Node, axes: tuple[int, ...]) -> bool:
         source = node.operands[0]
         if group.anchor not in (ELEMENTWISE, REDUCTION) or source.shape != group.domain:
             return False
-        if not group.has_room(weight_of(node)):
+        if REDUCTION not in self.anchors or not group.has_room(weight_of(node)):
             return False
         if any(member.op in VIEWS for member in group.nodes):
             return False
@@ -326,7 +339,7 @@ class _Partition:
 
         A product reads each element of its operands once for every block of its result.
         """
-        sources = self.sources(_anchor_of(home))
+        sources = self.sources(_head_of(home))
         return any(s.node is not None and self.owner.get(s.node) is group for s in sources)
 
     def _path_between(self, a: Group, b: Group) -> bool:
@@ -362,7 +375,16 @@ class _Partition:
                 for read in group.reads
                 if read.node is None or self.owner.get(read.node) is not group
             ]
-        return node.operands if _stands_alone(node) else self.sources(node)
+        return node.operands if self.stands_alone(node) else self.sources(node)
+
+    def stands_alone(self, node: Node) -> bool:
+        """Whether a node without a group stays in the graph as it is."""
+        return (
+            node.op in CONTROL
+            or node.op == "constant"
+            or is_alias(node)
+            or anchor_of(node) not in self.anchors
+        )
 
 
 def fuse(graph: Graph, anchors: frozenset[str]) -> Graph:
@@ -463,7 +485,7 @@ class _Assembler:
         group = self.partition.owner.get(node)
         if group is not None:
             self._write(group.anchor, group.nodes, self._results(group))
-        elif _stands_alone(node):
+        elif self.partition.stands_alone(node):
             self._copy(node)
         else:
             self._write(ELEMENTWISE, [node], list(node.results))
@@ -482,11 +504,6 @@ class _Assembler:
         group = Node("group", operands, {"anchor": anchor, "body": graph}, types, nodes[0].origin)
         self.nodes.append(group)
         self.values.update(zip(results, group.results, strict=True))
-
-
-def _stands_alone(node: Node) -> bool:
-    """Whether a node without a group stays in the graph as it is."""
-    return node.op in CONTROL or node.op == "constant" or is_alias(node)
 
 
 class _BodyWriter:

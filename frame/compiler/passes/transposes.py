@@ -318,11 +318,10 @@ class _Cancelling(Rewriter):
             self._put(node, permutation, lambda: _transposed(value, whole))
         elif _drops_axes(node):
             value, permutation = self._source(node)
+            if not _takes_any_order(node, permutation):
+                permutation = _identity(permutation)
             attributes = _over(node.attributes, permutation)
-            if _takes_any_order(node, permutation):
-                self._put(node, permutation, lambda: create_node(node.op, (value,), attributes)[0])
-            else:
-                self._put(node, _identity(permutation), lambda: value)
+            self._put(node, permutation, lambda: create_node(node.op, (value,), attributes)[0])
         else:
             self.need(node.operands)
             take_over(self, node, bodies)
