@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import exact_divide, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, same_type
-from frame.ops.nn import KINKS, normal_axis
+from frame.ops.nn import KINKS
 from frame.ops.parts import cut
 from frame.ops.record import (
     AttributeSpec,
@@ -23,6 +22,8 @@ from frame.ops.record import (
     Operand,
     Sample,
     Trait,
+    check_above_zero,
+    normal_axis,
 )
 from frame.ops.samples import FLOAT_EDGES, not_finite, smooth
 
@@ -75,13 +76,9 @@ def _activation(
     )
 
 
-def _positive(name: str) -> InferTypes:
+def _positive(op: str, name: str) -> InferTypes:
     def infer(operands: Types, attributes: Attributes) -> TensorType:
-        value = attributes[name]
-        if not (math.isfinite(value) and value > 0):
-            raise InvalidArgumentError(
-                f"attribute {name!r} must be finite and above 0, received {value}"
-            )
+        check_above_zero(op, name, attributes)
         return operands[0]
 
     return infer
@@ -124,7 +121,7 @@ _activation(
     ),
     lambda x, values: ops.where(x > 0.0, x, _falling(x, 1 / values["alpha"]) * values["alpha"]),
     attributes=(AttributeSpec("alpha", "float", 1.0, "limit of the negative side, negated"),),
-    infer=_positive("alpha"),
+    infer=_positive("celu", "alpha"),
     variants={"default": {}, "small": {"alpha": 0.3}},
     expensive=True,
 )
@@ -184,7 +181,7 @@ _activation(
     lambda x, values: np.where(x >= 0, 1.0, 0.0),
     lambda x, values: ops.cast(x >= 0.0, x.dtype),
     attributes=(AttributeSpec("alpha", "float", doc="steepness of the surrogate, above 0"),),
-    infer=_positive("alpha"),
+    infer=_positive("heaviside_surrogate", "alpha"),
     gradient=_gradient_heaviside,
     variants={"mild": {"alpha": 1.0}, "steep": {"alpha": 3.0}},
     smooth_samples=False,

@@ -21,6 +21,7 @@ from frame.ops.record import (
     OpDef,
     Operand,
     Sample,
+    normal_axis,
 )
 from frame.ops.registry import apply, python_form, register
 from frame.ops.weak import constant_array
@@ -155,9 +156,7 @@ register(
         reference=lambda operands, attributes: np.int64(operands[0].shape[attributes["axis"]]),
         gradient=NoGradient("a size does not depend on the elements", zero=True),
         samples=_size_samples,
-        canonicalize=lambda operands, attributes: {
-            "axis": normalize_axis(attributes["axis"], operands[0].rank)
-        },
+        canonicalize=normal_axis,
     )
 )
 

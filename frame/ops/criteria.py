@@ -6,18 +6,17 @@ always a mistake. The reduction is the mean over all elements, their sum, or non
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import normalize_axis, shape_text
+from frame.core.shapes import shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, in_float32
 from frame.ops.gather import check_indices
-from frame.ops.record import AttributeSpec, Operand, Sample, Trait
+from frame.ops.record import AttributeSpec, Operand, Sample, Trait, axis_or_scalar, check_above_zero
 from frame.ops.samples import INTEGER_DTYPES, not_finite, smooth
 from frame.ops.tables import checked, positions
 
@@ -59,11 +58,7 @@ def _same_shape(op: str, positive: Sequence[str], operands: Types, attributes: A
             f"{shape_text(first.shape)} and {shape_text(second.shape)}; nothing is broadcast"
         )
     for name in positive:
-        if not (math.isfinite(attributes[name]) and attributes[name] > 0):
-            raise InvalidArgumentError(
-                f"attribute {name!r} of {op} must be finite and above 0, received "
-                f"{attributes[name]}"
-            )
+        check_above_zero(op, name, attributes)
 
 
 def _pair_samples(
@@ -339,7 +334,5 @@ composite(
     build=in_float32(_build_cosine),
     samples=_cosine_samples,
     attributes=tuple(_COSINE.values()),
-    canonicalize=lambda operands, values: {
-        "axis": normalize_axis(values["axis"], max(operands[0].rank, 1))
-    },
+    canonicalize=axis_or_scalar,
 )

@@ -19,6 +19,7 @@ from frame.ops.record import (
     Operand,
     Sample,
     Trait,
+    normal_axis,
 )
 from frame.ops.registry import register
 
@@ -103,9 +104,7 @@ register(
         traits=frozenset({Trait.CHECKED}),
         samples=_gather_samples,
         indices=lambda node: {node.operands[1]: node.operands[0].shape[node.attributes["axis"]]},
-        canonicalize=lambda operands, values: {
-            "axis": normalize_axis(values["axis"], operands[0].rank)
-        },
+        canonicalize=normal_axis,
     )
 )
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import normalize_axis
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops.elementwise import sigmoid_array
 from frame.ops.record import (
@@ -27,6 +26,7 @@ from frame.ops.record import (
     Reference,
     Sample,
     Trait,
+    normal_axis,
 )
 from frame.ops.registry import register
 from frame.ops.samples import FLOAT_EDGES, smooth
@@ -302,11 +302,6 @@ _activation(
 # --- softmax --------------------------------------------------------------------------------------
 
 AXIS = AttributeSpec("axis", "int", -1, "the axis whose elements sum to one; negative from the end")
-
-
-def normal_axis(operands: tuple[TensorType, ...], attributes: Attributes) -> Attributes:
-    """Return the attribute `axis` counted from the front: a canonical form."""
-    return {"axis": normalize_axis(attributes["axis"], operands[0].rank)}
 
 
 def _shifted(x: np.ndarray, axis: int) -> np.ndarray:

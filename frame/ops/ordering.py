@@ -21,7 +21,6 @@ from frame.core.shapes import known, numel, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops import samples
 from frame.ops.composite import Attributes, Types, composite, in_float32
-from frame.ops.nn import normal_axis
 from frame.ops.record import (
     AttributeSpec,
     Autocast,
@@ -30,6 +29,7 @@ from frame.ops.record import (
     OpDef,
     Operand,
     Sample,
+    normal_axis,
 )
 from frame.ops.registry import register
 from frame.ops.samples import smooth

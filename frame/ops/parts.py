@@ -18,6 +18,7 @@ from frame.ops.record import (
     Operand,
     Sample,
     Trait,
+    normal_axis,
 )
 from frame.ops.registry import apply, python_form, register
 
@@ -269,7 +270,7 @@ register(
 
 def _concat_canonical(operands: Types, values: Attributes) -> Attributes:
     _need_operands("concat", operands)
-    return {"axis": normalize_axis(values["axis"], operands[0].rank)}
+    return normal_axis(operands, values)
 
 
 def _need_operands(name: str, operands: Types) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from frame.core.dataclass import dataclass
 from frame.core.devices import HOST
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Dim, Size, numel, shape_text
+from frame.core.shapes import Dim, Size, normalize_axis, numel, shape_text
 from frame.ir.graph import Attribute, Constant, Graph, Node, TensorType, Value
 
 
@@ -395,3 +396,26 @@ def _normal(op: str, spec: AttributeSpec, value: Attribute) -> Attribute:
             f"received {normal!r}"
         )
     return normal
+
+
+def normal_axis(
+    operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+) -> Mapping[str, Attribute]:
+    """Return the attribute `axis` counted from the front: a canonical form."""
+    return {"axis": normalize_axis(attributes["axis"], operands[0].rank)}
+
+
+def axis_or_scalar(
+    operands: tuple[TensorType, ...], attributes: Mapping[str, Attribute]
+) -> Mapping[str, Attribute]:
+    """As `normal_axis`, but a scalar counts as one axis: the op itself takes or refuses it."""
+    return {"axis": normalize_axis(attributes["axis"], max(operands[0].rank, 1))}
+
+
+def check_above_zero(op: str, name: str, attributes: Mapping[str, Attribute]) -> None:
+    """Raise InvalidArgumentError for an attribute that is not finite and above 0."""
+    value = attributes[name]
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidArgumentError(
+            f"attribute {name!r} of {op} must be finite and above 0, received {value}"
+        )

@@ -12,11 +12,11 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import normalize_axis, shape_text
+from frame.core.shapes import shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, in_float32
 from frame.ops.ordering import moved
-from frame.ops.record import AttributeSpec, GradientContext, Operand, Sample
+from frame.ops.record import AttributeSpec, GradientContext, Operand, Sample, axis_or_scalar
 from frame.ops.samples import not_finite, smooth
 
 Operands = tuple[Value, ...]
@@ -33,10 +33,6 @@ def _one_shape(op: str, names: Sequence[str], operands: Types) -> TensorType:
             f"{op} takes operands of one shape with an axis or more, received {given}"
         )
     return operands[0]
-
-
-def _normal_axis(operands: Types, attributes: Attributes) -> Attributes:
-    return {"axis": normalize_axis(attributes["axis"], max(operands[0].rank, 1))}
 
 
 # --- linear_scan ----------------------------------------------------------------------------------
@@ -121,7 +117,7 @@ composite(
     gradient=_gradient_linear_scan,
     attributes=(AXIS, AttributeSpec("reverse", "bool", False, "whether the last step is first")),
     results=("h",),
-    canonicalize=_normal_axis,
+    canonicalize=axis_or_scalar,
 )
 
 
@@ -165,5 +161,5 @@ composite(
     build=in_float32(_build_selective),
     samples=_selective_samples,
     attributes=(AXIS,),
-    canonicalize=_normal_axis,
+    canonicalize=axis_or_scalar,
 )

@@ -10,7 +10,7 @@ import numpy as np
 from frame import ops
 from frame.core.dtypes import DType, bool_, int64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Shape, Size, normalize_axes, normalize_axis, numel, shape_text
+from frame.core.shapes import Shape, Size, normalize_axes, numel, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops import samples
 from frame.ops.gradients import count, reshaped
@@ -25,6 +25,7 @@ from frame.ops.record import (
     Operand,
     Sample,
     Trait,
+    normal_axis,
     unconstrained,
 )
 from frame.ops.registry import apply, register
@@ -397,9 +398,7 @@ def _position(name: str, word: str, reduce: str, function: Callable[..., Any]) -
             gradient=NoGradient("its result is a position", zero=True),
             decomposition=_as_reductions(reduce),
             samples=_position_cases,
-            canonicalize=lambda operands, attributes: {
-                "axis": normalize_axis(attributes["axis"], operands[0].rank)
-            },
+            canonicalize=normal_axis,
             constraints=_some_elements,
         )
     )

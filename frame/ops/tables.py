@@ -12,7 +12,7 @@ import numpy as np
 from frame import ops
 from frame.core.dtypes import bfloat16, bool_, float32, float64, int32, int64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Size, normalize_axis, numel, shape_text
+from frame.core.shapes import Size, numel, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops import samples
 from frame.ops.composite import Attributes, Types, composite
@@ -26,6 +26,7 @@ from frame.ops.record import (
     Operand,
     Sample,
     Trait,
+    normal_axis,
 )
 from frame.ops.registry import register
 from frame.ops.samples import smooth
@@ -255,7 +256,5 @@ composite(
     attributes=(AttributeSpec("axis", "int", -1, "the axis; negative counts from the end"),),
     traits=CHECKED,
     autocast=Autocast.FOLLOW,
-    canonicalize=lambda operands, values: {
-        "axis": normalize_axis(values["axis"], operands[0].rank)
-    },
+    canonicalize=normal_axis,
 )
