@@ -8,6 +8,7 @@ from typing import Any
 
 from frame.blueprint.values import BlockStyle, BluePrint
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import is_count
 
 LARGEST = 1 << 24
 """The largest number of channels, features or steps that a factory takes."""
@@ -15,8 +16,7 @@ LARGEST = 1 << 24
 
 def whole(factory: str, name: str, value: Any, least: int = 1) -> int:
     """Return an integer from `least` to LARGEST."""
-    good = isinstance(value, int) and not isinstance(value, bool)
-    if not good or not least <= value <= LARGEST:
+    if not is_count(value, least, int) or value > LARGEST:
         raise InvalidArgumentError(
             f"{factory}: {name} must be an integer from {least} to {LARGEST}, received "
             f"{value!r:.60}"

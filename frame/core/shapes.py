@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import operator
 import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -192,6 +193,11 @@ def _plain_integer(value: object) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def is_count(value: Any, least: int, kind: Any = numbers.Integral) -> bool:
+    """Whether a value is an integer, no bool, of at least `least`; kind=int excludes numpy's."""
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(value >= least)
 
 
 def _combine(left: Dim, right: object, sign: int) -> Size:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from frame.core.errors import InvalidArgumentError
 from frame.core.philox import permutation
+from frame.core.shapes import is_count
 from frame.data.datasets import Batch, Dataset
 
 _SHUFFLE_STREAM = 0x73687566  # "shuf": apart from the streams of a model with the same seed
@@ -157,7 +158,7 @@ class _PrefetchingIterator:
 
 
 def _checked(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+    if not is_count(value, least):
         raise InvalidArgumentError(
             f"expected {name} to be an integer of {least} or more, received {value!r}"
         )

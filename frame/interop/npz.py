@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, BinaryIO, NoReturn, TypeAlias
 
 import numpy as np
@@ -19,7 +20,14 @@ import numpy as np
 from frame.core import dtypes
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import as_shape, numel
-from frame.interop.names import DTYPES, METADATA, RESERVED, check_name
+from frame.interop.checks import (
+    DTYPES,
+    METADATA,
+    RESERVED,
+    check_name,
+    check_read_name,
+    json_object,
+)
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -107,16 +115,9 @@ def _entries(archive: zipfile.ZipFile, where: str) -> dict[str, zipfile.ZipInfo]
         if name in entries:
             _fail(where, f"array {name!r:.200} occurs twice")
         if name not in RESERVED:
-            _check_name(name, where)
+            check_read_name(name, partial(_fail, where))
         entries[name] = entry
     return entries
-
-
-def _check_name(name: str, where: str) -> None:
-    try:
-        check_name(name)
-    except InvalidArgumentError as problem:
-        _fail(where, str(problem))
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> bytes:
@@ -152,11 +153,8 @@ def _read_array(data: bytes, name: str, where: str) -> np.ndarray[Any, Any]:
 def _text_table(array: np.ndarray[Any, Any] | None, where: str) -> dict[str, str]:
     if array is None:
         return {}
-    try:
-        table = json.loads(array.tobytes().decode("utf-8"))
-    except (ValueError, RecursionError) as problem:
-        _fail(where, f"its tables are not sound JSON: {problem}")
-    if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
+    table = json_object(array.tobytes(), "one of its tables", partial(_fail, where))
+    if not all(isinstance(v, str) for v in table.values()):
         _fail(where, "its tables do not map text to text")
     return table
 

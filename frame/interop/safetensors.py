@@ -10,6 +10,7 @@ import io
 import json
 import struct
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn, TypeAlias
 
@@ -18,7 +19,7 @@ import numpy as np
 from frame.core.dtypes import DTYPES, DType, dtype
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import as_shape, numel
-from frame.interop.names import METADATA, check_name
+from frame.interop.checks import METADATA, check_name, check_read_name, json_object
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -161,7 +162,7 @@ def _read_header(
     size = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else -1
     if size < 2 or size > MAX_HEADER or 8 + size > length or start[8:9] != b"{":
         _fail(where, _foreign(start) or f"its header of {size} bytes is not in {length} bytes")
-    header = _parse_json(file.read(size), where)
+    header = json_object(file.read(size), "its header", partial(_fail, where))
     metadata = header.pop(METADATA, {})
     if not _is_text_map(metadata):
         _fail(where, f"its {METADATA} does not map text to text")
@@ -182,22 +183,6 @@ def _check_cover(entries: list[Entry], length: int, where: str) -> None:
         _fail(where, f"its header describes {position} bytes of data, the file has {length}")
 
 
-def _parse_json(text: bytes, where: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise ValueError("a name occurs twice")
-        return result
-
-    try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as problem:
-        _fail(where, f"its header is not sound JSON: {problem}")
-    if not isinstance(header, dict):
-        _fail(where, "its header is not a JSON object")
-    return header
-
-
 def _entry(name: str, row: Any, where: str) -> Entry:
     if not isinstance(row, dict) or row.keys() != {"dtype", "shape", "data_offsets"}:
         _fail(where, f"array {name!r:.200} does not have exactly dtype, shape and data_offsets")
@@ -215,17 +200,10 @@ def _entry(name: str, row: Any, where: str) -> Entry:
     except InvalidArgumentError as problem:
         _fail(where, f"array {name!r:.200}: {problem}")
     begin, end = offsets
-    _check_name(name, where)
+    check_read_name(name, partial(_fail, where))
     if end - begin != nbytes:
         _fail(where, f"array {name!r:.200} of {nbytes} bytes has data_offsets {offsets}")
     return name, element, tuple(shape), begin, end
-
-
-def _check_name(name: str, where: str) -> None:
-    try:
-        check_name(name)
-    except InvalidArgumentError as problem:
-        _fail(where, str(problem))
 
 
 def _is_size_list(value: Any) -> bool:

@@ -17,7 +17,7 @@ from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.files import atomic_write
 from frame.core.tensors import as_tensor
 from frame.interop import npz, safetensors
-from frame.interop.names import check_name
+from frame.interop.checks import check_name
 from frame.interop.safetensors import dump_safetensors, parse_safetensors
 
 __all__ = [

@@ -8,8 +8,8 @@ from frame import ops
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.shapes import known
 from frame.ir.graph import Value
-from frame.nn.checks import choice, divides, layer, number, of_shape, positive
-from frame.nn.layers import Dropout, LayerNorm, Linear
+from frame.nn.checks import choice, divides, layer, number, of_shape
+from frame.nn.layers import Dropout, LayerNorm, Linear, positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import xavier_uniform
 

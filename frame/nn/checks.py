@@ -9,15 +9,9 @@ from typing import Any
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import shape_text
 from frame.ir.graph import Value
+from frame.nn.layers import positive
 from frame.nn.module import Builder, Module
 from frame.nn.parameters import ParamSpec
-
-
-def positive(what: str, value: int, least: int = 1) -> int:
-    """Return an integer of at least `least`, or raise InvalidArgumentError that names `what`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
-    return value
 
 
 def number(what: str, value: float, low: float, high: float = math.inf) -> float:
@@ -25,6 +19,13 @@ def number(what: str, value: float, low: float, high: float = math.inf) -> float
     right = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not right or not low <= value < high:
         raise InvalidArgumentError(f"{what} must be a number in [{low}, {high}), got {value!r}")
+    return float(value)
+
+
+def above_zero(what: str, value: float) -> float:
+    """Return a finite number above 0, or raise InvalidArgumentError that names `what`."""
+    if not 0 < value < math.inf:
+        raise InvalidArgumentError(f"{what} must be finite and above 0, got {value!r}")
     return float(value)
 
 

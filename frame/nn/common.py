@@ -10,8 +10,8 @@ from frame import ops
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
-from frame.nn.checks import divides, layer, number, of_shape, positive
-from frame.nn.layers import TORCH_GAIN, BatchNorm2d, Conv2d, Linear
+from frame.nn.checks import above_zero, divides, layer, number, of_shape
+from frame.nn.layers import TORCH_GAIN, BatchNorm2d, Conv2d, Linear, positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import Initialiser, kaiming_uniform, normal, ones, param, uniform, zeros
 
@@ -342,14 +342,10 @@ def LIFCell(
     gradient of firing is that of sigmoid(alpha * (v - threshold)), through the reset too.
     Source: Neftci, Mostafa, Zenke, arXiv 1901.09948.
     """
-    if not (math.isfinite(alpha) and alpha > 0 and math.isfinite(threshold) and threshold > 0):
-        raise InvalidArgumentError(
-            f"threshold and alpha must be finite and above 0, got {threshold!r} and {alpha!r}"
-        )
     options = {
         "decay": number("decay", decay, 0.0, 1.0),
-        "threshold": float(threshold),
-        "alpha": float(alpha),
+        "threshold": above_zero("threshold", threshold),
+        "alpha": above_zero("alpha", alpha),
     }
     return layer("LIFCell", _build_lif, options, name=name)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from frame import ops
-from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
-from frame.nn.checks import choice, layer
+from frame.nn.checks import above_zero, choice, layer
 from frame.nn.losses import REDUCTIONS
 from frame.nn.module import Module, Scope
 
@@ -20,8 +19,7 @@ def _build(self: Scope, prediction: Value, target: Any) -> Value:
 
 def _loss(kind: str, op: str, reduction: str, name: str, **attributes: float) -> Module:
     for key, value in attributes.items():
-        if not 0 < value < float("inf"):
-            raise InvalidArgumentError(f"{key} must be finite and above 0, got {value!r}")
+        above_zero(key, value)
     options = {"op": op, "reduction": choice("reduction", reduction, REDUCTIONS)}
     return layer(kind, _build, {**options, **attributes}, name=name)
 

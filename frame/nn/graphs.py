@@ -13,9 +13,10 @@ import numpy as np
 from frame import ops
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import is_count
 from frame.ir.graph import Value
-from frame.nn.checks import divides, layer, of_shape, positive
-from frame.nn.layers import Linear
+from frame.nn.checks import divides, layer, of_shape
+from frame.nn.layers import Linear, positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import param, xavier_uniform, zeros
 
@@ -23,7 +24,7 @@ from frame.nn.parameters import param, xavier_uniform, zeros
 def _indices(what: str, values: Sequence[int], size: int) -> tuple[int, ...]:
     found = tuple(values)
     for position, value in enumerate(found):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+        if not is_count(value, 0, int) or value >= size:
             raise InvalidArgumentError(
                 f"{what} must be integers from 0 to {size - 1}, got {value!r} at position "
                 f"{position}"

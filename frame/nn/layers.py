@@ -12,7 +12,7 @@ from typing import Any
 from frame import ops
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import numel, shape_text
+from frame.core.shapes import is_count, numel, shape_text
 from frame.ir.graph import Value
 from frame.nn.module import Builder, Module, Scope, Shared
 from frame.nn.parameters import (
@@ -33,8 +33,9 @@ TORCH_GAIN = 1 / math.sqrt(3.0)
 """The gain of torch's default: bounds of 1 / sqrt(fan_in)."""
 
 
-def _positive(what: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def positive(what: str, value: int, least: int = 1) -> int:
+    """Return an integer of at least `least`, or raise InvalidArgumentError that names `what`."""
+    if not is_count(value, least, int):
         raise InvalidArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
     return value
 
@@ -44,13 +45,13 @@ def _pair(what: str, value: Pair, least: int = 1) -> tuple[int, int]:
     items = (value, value) if isinstance(value, int) else tuple(value)
     if len(items) != 2:
         raise InvalidArgumentError(f"{what} must be a number or a pair, got {value!r}")
-    return _positive(what, items[0], least), _positive(what, items[1], least)
+    return positive(what, items[0], least), positive(what, items[1], least)
 
 
 def _padding(what: str, value: Pair) -> tuple[int, int, int, int]:
     """Return (top, bottom, left, right) of a number, a pair (height, width), or all four."""
     if not isinstance(value, int) and len(value) == 4:
-        top, bottom, left, right = (_positive(what, item, 0) for item in value)
+        top, bottom, left, right = (positive(what, item, 0) for item in value)
         return top, bottom, left, right
     height, width = _pair(what, value, 0)
     return height, height, width, width
@@ -119,7 +120,7 @@ def Linear(
         weight: a shared weight [in_features, out_features] that an ancestor declares.
         init: the initialiser of the weight.
     """
-    shape = (_positive("in_features", in_features), _positive("out_features", out_features))
+    shape = (positive("in_features", in_features), positive("out_features", out_features))
     if weight is not None and weight.spec.shape != shape:
         raise InvalidArgumentError(
             f"the shared weight of Linear must have the shape {shape_text(shape)}, received "
@@ -188,7 +189,7 @@ def Conv2d(
         init: the initialiser of the weight.
     """
     for what, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
-        if _positive(what, channels) % _positive("groups", groups):
+        if positive(what, channels) % positive("groups", groups):
             raise InvalidArgumentError(f"{what}, {channels}, must divide into {groups} groups")
     kernel, steps = _pair("kernel_size", kernel_size), _pair("stride", stride)
     spread = _pair("dilation", dilation)
@@ -342,7 +343,7 @@ def BatchNorm2d(
 def _batch_norm(
     kind: str, features: int, eps: float, momentum: float, name: str, dtype: DTypeLike
 ) -> Module:
-    _positive("num_features", features)
+    positive("num_features", features)
     if not 0 <= momentum <= 1:
         raise InvalidArgumentError(f"momentum must be from 0 to 1, got {momentum!r}")
     specs = (
@@ -372,7 +373,7 @@ def LayerNorm(
     Source: Ba, Kiros, Hinton, arXiv 1607.06450.
     """
     specs = (
-        param(_positive("features", features), ones(), dtype=dtype, name="gamma"),
+        param(positive("features", features), ones(), dtype=dtype, name="gamma"),
         param(features, zeros(), dtype=dtype, name="beta"),
     )
     options = {"features": features, "eps": float(eps)}
@@ -460,7 +461,7 @@ def _build_flatten(self: Scope, x: Value) -> Value:
 
 def Flatten(start: int = 1, *, name: str = "") -> Module:
     """Join all axes from `start` on: [N, C, H, W] -> [N, C * H * W]."""
-    return _layer("Flatten", _build_flatten, {"start": _positive("start", start, 0)}, (), name)
+    return _layer("Flatten", _build_flatten, {"start": positive("start", start, 0)}, (), name)
 
 
 def _build_dropout(self: Scope, x: Value) -> Value:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from frame import ops
 from frame.core.dtypes import DTypeLike, float32
 from frame.ir.graph import Value
-from frame.nn.checks import layer, number, of_shape, positive
+from frame.nn.checks import layer, number, of_shape
+from frame.nn.layers import positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import ParamSpec, param, uniform
 

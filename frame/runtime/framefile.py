@@ -29,6 +29,7 @@ from frame.core.dataclass import dataclass
 from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError
 from frame.core.files import atomic_write
 from frame.core.logs import Logger
+from frame.interop.checks import json_object
 from frame.interop.weights import dump_safetensors, parse_safetensors
 from frame.ir.graph import Graph, Location
 from frame.ir.parser import parse_graph
@@ -248,7 +249,7 @@ def read_header(path: str | os.PathLike[str]) -> FrameFile:
         raise NotFoundError(f"there is no file {place}")
     with place.open("rb") as file:
         text, start = _header_text(file, place)
-    header = _parsed(text, place)
+    header = json_object(text, "its header", partial(_fail, place))
     if header.get("format") != FORMAT:
         _fail(place, f"its format is {header.get('format')!r:.20}, this frame reads {FORMAT}")
     table = _section_table(header, place.stat().st_size - start, place)
@@ -269,22 +270,6 @@ def _header_text(file: BinaryIO, path: Path) -> tuple[bytes, int]:
     if hashlib.sha256(text).digest() != digest:
         _fail(path, "its header is damaged (the digest differs)")
     return text, _FIXED.size + length
-
-
-def _parsed(text: bytes, path: Path) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a name occurs twice")
-        return found
-
-    try:
-        header = json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as problem:
-        _fail(path, f"its header is not sound: {problem}")
-    if not isinstance(header, dict):
-        _fail(path, "its header is not a table")
-    return header
 
 
 def _section_table(

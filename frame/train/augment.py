@@ -15,7 +15,7 @@ from frame import ops
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32, int64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import numel
+from frame.core.shapes import is_count, numel
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
 
@@ -46,8 +46,8 @@ class ImageAugmentation:
     layout: str = "NCHW"
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.shift, int) and not isinstance(self.shift, bool)
-        _require(whole and self.shift >= 0, "shift to be an integer of at least 0", self.shift)
+        whole = is_count(self.shift, 0, int)
+        _require(whole, "shift to be an integer of at least 0", self.shift)
         _require(_number(self.flip) and 0 <= self.flip <= 1, "flip to be in [0, 1]", self.flip)
         _require(_number(self.fill), "fill to be a finite number", self.fill)
         object.__setattr__(self, "mean", _numbers("mean", self.mean))

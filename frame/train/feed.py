@@ -11,6 +11,7 @@ import numpy as np
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.logs import Logger
+from frame.core.shapes import is_count
 from frame.data import DataLoader, Dataset, TensorDataset
 from frame.ir.graph import TensorType
 from frame.runtime.specs import spec
@@ -105,8 +106,7 @@ def make_feed(
 
 
 def _count(name: str, value: Any) -> int:
-    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
-    if not good:
+    if not is_count(value, 1):
         raise InvalidArgumentError(
             f"data: {name} must be an integer of at least 1, received {value!r}"
         )

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import is_count
 from frame.runtime.model import CompiledModel
 from frame.train.evaluation import Batch, means_over
 from frame.train.metrics import Metric, named_metrics
@@ -79,7 +78,7 @@ def fit(
 
 
 def _checked_count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+    if not is_count(value, 1):
         raise InvalidArgumentError(f"{name} must be an integer of at least 1, received {value!r}")
     return int(value)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import is_count
 
 Schedule = Callable[[int, int], float]
 
@@ -179,10 +180,8 @@ class Scheduler:
         self._require(good, f"{name} to be a finite number {low}{high}", value)
 
     def _count(self, name: str, value: Any, least: int) -> None:
-        good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        self._require(
-            good and value >= least, f"{name} to be an integer of at least {least}", value
-        )
+        expected = f"{name} to be an integer of at least {least}"
+        self._require(is_count(value, least), expected, value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from frame.compiler.optimizers import SGD, Ema, Freeze, Optimizer, ParameterGroup, Recipe, Swa
 from frame.compiler.optimizers.recipe import Average
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import is_count
 from frame.ir.graph import TensorType
 from frame.nn.module import Architecture, Module
 from frame.runtime.model import EVALUATE, CompiledModel
@@ -172,9 +171,7 @@ class DeepLearningTask:
 
     def seed(self, seed: int) -> DeepLearningTask:
         """Fix every random number: initial weights, order of rows, dropout, augmentation."""
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise _wrong("seed", "an integer of at least 0", seed)
-        return replace(self, seed_value=int(seed))
+        return replace(self, seed_value=_count("seed", seed, 0))
 
     def backend(self, name: str) -> DeepLearningTask:
         """Compile for this backend."""
@@ -398,8 +395,7 @@ def _wrong(method: str, expected: str, received: object) -> InvalidArgumentError
 
 
 def _count(name: str, value: Any, least: int = 1) -> int:
-    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not good or value < least:
+    if not is_count(value, least):
         raise _wrong(name, f"an integer of at least {least}", value)
     return int(value)
 

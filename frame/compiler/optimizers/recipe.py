@@ -24,6 +24,7 @@ from frame.compiler.optimizers.record import (
 )
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import is_count
 from frame.ir.graph import TensorType, Value
 
 
@@ -138,8 +139,12 @@ AVERAGES: Mapping[str, type[Ema] | type[Swa]] = MappingProxyType({"ema": Ema, "s
 def require_count(owner: str, least: int, **options: object) -> None:
     """Check that options are integers of at least `least`."""
     for name, value in options.items():
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        require(good, owner, f"{name} to be an integer of at least {least}", value)
+        require(
+            is_count(value, least, int),
+            owner,
+            f"{name} to be an integer of at least {least}",
+            value,
+        )
 
 
 @dataclass(frozen=True)
