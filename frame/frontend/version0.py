@@ -327,27 +327,30 @@ class _Start:
     def __init__(self, spec: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]) -> None:
         self.spec, self.shapes = spec, shapes
 
-    def _drawn(self) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        spec, draws = self.spec, Draws(self.spec["training"]["seed"])
+    def _draws(self) -> Draws:
+        return Draws(self.spec["training"]["seed"])
+
+    def _columns(self, draws: Draws) -> tuple[np.ndarray, ...]:
+        spec = self.spec
         name, data = spec["inputs"][0]["name"], spec["data"]
         sizes = {name: self.shapes[name], TARGET: spec["loss"]["target_shape"]}
-        columns = [_column(draws, data[key], shape) for key, shape in sizes.items()]
-        values: dict[str, np.ndarray] = {}
-        for layer in spec["layers"]:
-            weight, *bias = _own_names(layer)
-            ranges = data[PARAMS]
-            values[weight] = draws.uniform(layer["weight_shape"], *ranges["weight_range"])
-            if bias:
-                values[bias[0]] = draws.uniform(layer["bias_shape"], *ranges["bias_range"])
-        return columns, values
+        return tuple(_column(draws, data[key], shape) for key, shape in sizes.items())
 
     def columns(self) -> tuple[np.ndarray, ...]:
         """Return the input and the target."""
-        return tuple(self._drawn()[0])
+        return self._columns(self._draws())
 
     def parameters(self) -> Mapping[str, np.ndarray]:
-        """Return the initial parameters."""
-        return self._drawn()[1]
+        """Return the initial parameters, whose numbers follow those of the data."""
+        draws, ranges = self._draws(), self.spec["data"][PARAMS]
+        self._columns(draws)
+        values: dict[str, np.ndarray] = {}
+        for layer in self.spec["layers"]:
+            weight, *bias = _own_names(layer)
+            values[weight] = draws.uniform(layer["weight_shape"], *ranges["weight_range"])
+            if bias:
+                values[bias[0]] = draws.uniform(layer["bias_shape"], *ranges["bias_range"])
+        return values
 
 
 def _column(draws: Draws, entry: Mapping[str, Any], shape: tuple[int, ...]) -> np.ndarray:

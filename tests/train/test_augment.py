@@ -19,14 +19,13 @@ def _model(augmentation: ImageAugmentation, images=IMAGES, seed: int = 0):
     return frame.compile(module, [frame.spec(("n", *images.shape[1:]))], seed=seed)
 
 
-def _moved(image: np.ndarray, down: int, right: int, mirrored: bool, fill: float) -> np.ndarray:
-    """Return the image [C, H, W] whose pixel (r, c) is that at (r + down, c + right)."""
-    _, rows, columns = image.shape
-    padded = np.pad(
-        image[..., ::-1] if mirrored else image, ((0, 0), (9, 9), (9, 9)), constant_values=fill
-    )
+def _moved(down: int, right: int, mirrored: bool, fill: float) -> np.ndarray:
+    """Return images [N, C, H, W] whose pixel (r, c) is that at (r + down, c + right)."""
+    rows, columns = IMAGES.shape[2:]
+    edges = ((0, 0), (0, 0), (9, 9), (9, 9))
+    padded = np.pad(IMAGES[..., ::-1] if mirrored else IMAGES, edges, constant_values=fill)
     right = -right if mirrored else right
-    return padded[:, 9 + down : 9 + down + rows, 9 + right : 9 + right + columns]
+    return padded[..., 9 + down : 9 + down + rows, 9 + right : 9 + right + columns]
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -45,12 +44,9 @@ def test_each_image_is_moved_by_its_own_distance(layout: str, shift: int, flip: 
         for mirrored in (False, True)
         if flip not in (0.0, 1.0) or mirrored == bool(flip)
     ]
-    used = set()
-    for image, result in zip(IMAGES, found, strict=True):
-        fits = [o for o in options if np.array_equal(_moved(image, *o, fill=7.0), result)]
-        assert fits
-        used |= set(fits)
-    assert len(used) > len(options) * 0.6
+    fits = np.array([(_moved(*o, fill=7.0) == found).all((1, 2, 3)) for o in options])
+    assert fits.any(0).all(), "an image is none of those that it may become"
+    assert np.count_nonzero(fits.any(1)) > len(options) * 0.6
     np.testing.assert_array_equal(model.infer()(images).reshape(images.shape), images)
 
 
@@ -70,7 +66,9 @@ def test_normalisation_is_there_in_inference_too() -> None:
 
 
 def test_a_task_augments_and_keeps_the_paths() -> None:
-    plain, shifted = (t.run() for t in (digits_task(), digits_task().augment(ImageAugmentation(1))))
+    net = nn.Sequential("net", [nn.Flatten(), nn.Linear(64, 10)])
+    task = digits_task(80).model(net).total_epochs(1)
+    plain, shifted = (t.run() for t in (task, task.augment(ImageAugmentation(1))))
     assert weights(plain).keys() == weights(shifted).keys() and weights(plain) != weights(shifted)
 
 

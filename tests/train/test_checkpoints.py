@@ -113,10 +113,12 @@ print(hashlib.sha256(repr(sorted(weights(history).items())).encode()).hexdigest(
 """
 
 
-def _process(code: str, *words: object) -> subprocess.CompletedProcess[str]:
+def _process(code: str, folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a program on a folder; those of one test compile its model once."""
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, words)],
-        env=os.environ | {"PYTHONPATH": str(checkout.ROOT)},
+        [sys.executable, "-c", code, *map(str, (folder, *words))],
+        env=os.environ
+        | {"PYTHONPATH": str(checkout.ROOT), "FRAME_CACHE_DIR": f"{folder.parent}/cache"},
         capture_output=True,
         text=True,
         check=False,

@@ -63,8 +63,7 @@ class _Project:
         self._check(train, rows)
         self.infer = programs.inference(plan, self.rows)
         self.train = programs.training(plan, self.rows) if train else None
-        used = [self.infer, *([self.train] if self.train else [])]
-        self.state = programs.state_of(used)
+        self.state = programs.state_of(self.programs)
         self.weights = [spec for spec in plan.module.parameters() if spec.name in self.state]
         self.name = texts.target_name(plan.name)
         self.title = f"{texts.comment(plan.name)}: emitted by frame {__version__}"
