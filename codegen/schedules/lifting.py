@@ -29,7 +29,7 @@ _BITS: Mapping[DType, type] = {float32: np.uint32, float64: np.int64}
 class Family:
     """The body that stands for groups which differ in constants alone: constant i is the number i.
 
-    `scalars` gives the variable of each constant, in the order of `bits_of`.
+    `scalars` gives the variable of each constant.
     """
 
     body: Graph

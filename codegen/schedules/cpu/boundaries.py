@@ -74,6 +74,11 @@ def around(*edges: int) -> list[int]:
     return sorted({edge + step for edge in edges for step in (-1, 0, 1) if edge + step >= 1})
 
 
+def uneven(lanes: int) -> int:
+    """Return a size of four vectors in flight, one more vector, and a rest."""
+    return 5 * lanes + 3
+
+
 # --- contraction ----------------------------------------------------------------------------------
 
 
@@ -95,6 +100,12 @@ def contraction(target: TargetDescription) -> Iterator[Graph]:
 
 def _product(cases: Cases, m: int | Dim, k: int | Dim, n: int) -> None:
     cases.outputs(ops.matmul(cases.input((m, k)), cases.input((k, n))))
+
+
+def _columns(target: TargetDescription) -> int:
+    """Two whole panels, and one that ends in a vector and a rest."""
+    lanes = target.lanes(float32)
+    return 2 * _packing(target)["blocks"][1] + lanes + 3
 
 
 def _tile_edges(target: TargetDescription, dtype: DType) -> Graph:
@@ -122,7 +133,7 @@ def _block_edges(cases: Cases, target: TargetDescription) -> None:
     """More columns than stay in the first cache, more rows than stay in the second."""
     rows, vectors = register_tile(target)
     width, depth = vectors * target.lanes(float32), _pass_depth(target)
-    wide = max(2 * width + 3, target.l1 // (4 * depth) + 3)
+    wide = _columns(target)
     tiles = max(2, (target.l2 or target.l1) * 2 // 3 // (rows * depth * 4))
     for m in (17, *around(tiles * rows)):
         _product(cases, m, depth, wide)
@@ -140,7 +151,8 @@ def _block_edges(cases: Cases, target: TargetDescription) -> None:
 
 def _transposes(cases: Cases, target: TargetDescription) -> None:
     lanes, depth = target.lanes(float32), _pass_depth(target)
-    for m, k, n in ((5, 7, 9), (lanes, lanes, lanes), (19, 35, 37), (20, depth + 3, 37)):
+    wide = _columns(target)
+    for m, k, n in ((5, 7, 9), (lanes, lanes, lanes), (19, 35, wide), (20, depth + 3, wide)):
         for flip_a, flip_b in ((True, False), (False, True), (True, True)):
             a = cases.input((k, m) if flip_a else (m, k))
             b = cases.input((n, k) if flip_b else (k, n))
@@ -166,7 +178,8 @@ def _batches(cases: Cases) -> None:
 def _vectors(cases: Cases, target: TargetDescription) -> None:
     """Rows and columns: dot products, and sums of rows."""
     lanes = target.lanes(float32)
-    for k, n in ((1, 515), (7, lanes), (9, lanes + 1), (2 * lanes, 5), (2 * lanes + 1, 4)):
+    sizes = ((1, 515), (9, 515), (7, lanes), (9, lanes + 1), (2 * lanes, 5), (2 * lanes + 1, 4))
+    for k, n in sizes:
         x, column = cases.input((1, k)), cases.input((k, 1))
         cases.outputs(ops.matmul(x, cases.input((k, n))))
         cases.outputs(ops.matmul(x, cases.input((n, k)), transpose_b=True))
@@ -193,20 +206,20 @@ def _many_panels(cases: Cases, target: TargetDescription) -> None:
 
 def _views(cases: Cases, target: TargetDescription) -> None:
     """Operands that are views of captures, or computed on the way, with and without a batch."""
-    lanes = target.lanes(float32)
+    lanes, wide = target.lanes(float32), _columns(target)
     x, y = cases.input((2, 7, 3, 2 * lanes)), cases.input((2, 9, 3, 2 * lanes))
     heads = [ops.transpose(value, (0, 2, 1, 3)) for value in (x, y)]
     cases.outputs(ops.matmul(heads[0], heads[1], transpose_b=True))
     cases.outputs(ops.matmul(heads[0], ops.transpose(y, (0, 2, 3, 1))))
-    a, b = cases.input((5, 18)), cases.input((3, 18, 33))
+    a, b = cases.input((5, 18)), cases.input((3, 18, wide))
     cases.outputs(ops.matmul(ops.reshape(a, (1, 5, 18)), b))
-    cases.outputs(ops.matmul(ops.relu(a), ops.reshape(b, (3, 18, 33))))
-    one, many = cases.input((18, 33)), cases.input((3, 5, 18))
+    cases.outputs(ops.matmul(ops.relu(a), ops.reshape(b, (3, 18, wide))))
+    one, many = cases.input((18, wide)), cases.input((3, 5, 18))
     cases.outputs(ops.matmul(ops.relu(many), one), ops.matmul(ops.transpose(many, (1, 0, 2)), one))
     cases.outputs(ops.matmul(ops.expand(cases.input((1, 1, 18)), (3, 20, 18)), one))
     cases.outputs(ops.matmul(ops.relu(cases.input((3, 1, 5, 18))), ops.relu(b)))
     cases.outputs(ops.matmul(cases.input((20, 1)), cases.input((1, 33))))
-    cases.outputs(ops.matmul(cases.input((5, 18)), ops.iota((18, 33), 1, float32)))
+    cases.outputs(ops.matmul(cases.input((5, 18)), ops.iota((18, wide), 1, float32)))
 
 
 def _narrow(cases: Cases, target: TargetDescription) -> None:
@@ -219,24 +232,24 @@ def _narrow(cases: Cases, target: TargetDescription) -> None:
 
 
 def _symbolic(cases: Cases, target: TargetDescription) -> None:
-    rows = Dim.symbol("batch")
+    rows, wide = Dim.symbol("batch"), _columns(target)
     x = cases.input((rows, 20))
-    cases.outputs(ops.relu(ops.matmul(x, cases.input((20, 35))) + cases.input((35,))))
-    cases.outputs(ops.matmul(x, cases.input((rows, 33)), transpose_a=True))
-    weights = cases.input((20, 35))
+    cases.outputs(ops.relu(ops.matmul(x, cases.input((20, wide))) + cases.input((wide,))))
+    cases.outputs(ops.matmul(x, cases.input((rows, wide)), transpose_a=True))
+    weights = cases.input((20, wide))
     (packed,) = create_node("relayout", (weights,), _packing(target))
     cases.outputs(ops.matmul(x, packed))
-    (packed,) = create_node("relayout", (cases.input((16, 35)),), _packing(target))
+    (packed,) = create_node("relayout", (cases.input((16, wide)),), _packing(target))
     for m in (1, 18):  # panels that are packed, and kept
         y = ops.matmul(cases.input((m, 16)), packed)
-        cases.outputs(ops.relu(y) + cases.input((m, 35)))
+        cases.outputs(ops.relu(y) + cases.input((m, wide)))
 
 
 def _symbolic_depths(cases: Cases, target: TargetDescription) -> None:
     rows, depth = Dim.symbol("batch"), _pass_depth(target) + 1
-    wide = max(target.l1 // (4 * depth), 2 * _packing(target)["blocks"][1]) + 3
+    wide = _columns(target)
     _product(cases, rows, depth, wide)
-    x, y = cases.input((_LONG_COLUMN, rows)), cases.input((_LONG_COLUMN, 35))
+    x, y = cases.input((_LONG_COLUMN, rows)), cases.input((_LONG_COLUMN, wide))
     cases.outputs(ops.matmul(x, y, transpose_a=True))
 
 
@@ -344,7 +357,7 @@ def _spread(cases: Cases, target: TargetDescription) -> None:
         same = {"strides": (stride, 1), "input_dilation": (spread, 1), "padding": (1, 1, 0, 0)}
         _convolve(cases, (2, 5, 9, 10), (3, 5, 3, 1), **same)
     same = {"strides": (1, 2), "input_dilation": (1, 2), "padding": (0, 0, 1, 1)}
-    _convolve(cases, (1, 1, 9, 10), (2, 1, 2, 2 * lanes), **same)
+    _convolve(cases, (1, 1, 9, lanes + 2), (2, 1, 2, 2 * lanes), **same)
     rows = cases.input((Dim.symbol("batch"), 5, 4, 5))
     y = ops.conv2d(rows, cases.input((4, 5, 3, 3)), input_dilation=(2, 2), padding=(1, 2, 1, 2))
     cases.outputs(y * 2.0)
@@ -421,6 +434,8 @@ def gather(target: TargetDescription) -> Iterator[Graph]:
         for width in around(1, target.lanes(float32)):
             cases.outputs(ops.gather(cases.input((5, width)), cases.indices((7,), 5)))
             cases.outputs(ops.gather(cases.input((3, 6)), cases.indices((width,), 6, int32), 1))
+        many = cases.indices((uneven(target.lanes(float32)),), 5)
+        cases.outputs(ops.gather(cases.input((5, 1)), many))
         table = cases.input((2, 4, 3))
         rows = ops.gather(table, cases.indices((2, 3), 4), axis=1)
         cases.outputs(ops.relu(rows) + cases.input((2, 2, 3, 3)))
@@ -504,7 +519,12 @@ def elementwise(target: TargetDescription) -> Iterator[Graph]:
             cases.outputs(x * cases.input((width,)) + cases.input((5, 1)))
             cases.outputs(ops.transpose(x, (1, 0)) + cases.input((width, 5)))
             cases.outputs(ops.slice(cases.input((5, 2 * width)), (1, 0), (5, 2 * width), (2, 2)))
-            cases.outputs(ops.flip(x, (1,)) * 2.0 if cases.dtype.is_float else ops.flip(x, (1,)))
+            cases.outputs(ops.flip(x, (1,)) * 2.0)
+        long = uneven(lanes)
+        column = cases.input((long, 1))
+        cases.outputs(ops.transpose(column, (1, 0)) + cases.input((1, long)))
+        cases.outputs(ops.slice(cases.input((2 * long, 2)), (1, 0), (2 * long, 2), (2, 2)))
+        cases.outputs(ops.flip(cases.input((long, 1)), (1,)) * 2.0)
         cases.outputs(cases.input(()) + cases.input(()))
         cases.outputs(ops.pad(cases.input((3, lanes)), (1, 2), (0, 3), 1.0))
         cases.outputs(cases.input((0, 3)) + cases.input((3,)))
@@ -522,7 +542,7 @@ def elementwise(target: TargetDescription) -> Iterator[Graph]:
         yield graph(f"elementwise_scaled_{dtype}", dtype, lambda cases: _scaled(cases, target))
     for dtype in (float32, float64, float16, int8, int64):
         yield graph(f"transpose_{dtype}", dtype, lambda cases: _turned(cases, target))
-    yield graph("transpose_symbolic", float32, _turned_symbols)
+    yield graph("transpose_symbolic", float32, lambda cases: _turned_symbols(cases, target))
     for dtype in (float32, float64):
         yield graph(f"mixed_random_{dtype}", dtype, lambda cases: _random(cases, target))
 
@@ -553,13 +573,14 @@ def _turned(cases: Cases, target: TargetDescription) -> None:
     cases.outputs(ops.transpose(image, (0, 2, 3, 1)), ops.transpose(image, (3, 1, 0, 2)))
 
 
-def _turned_symbols(cases: Cases) -> None:
-    batch, height = Dim.symbol("batch"), Dim.symbol("height")
+def _turned_symbols(cases: Cases, target: TargetDescription) -> None:
+    """Squares and rests of sizes that are known at run time; two images and four rows will do."""
+    batch, height, lanes = Dim.symbol("batch"), Dim.symbol("height"), target.lanes(float32)
     cases.outputs(ops.transpose(cases.input((batch, 3, 5 * height)), (0, 2, 1)))
-    cases.outputs(
-        ops.transpose(cases.input((batch, 5 * height + 1, 4 * batch + 1)), (0, 2, 1)) * 2.0
-    )
-    cases.outputs(ops.transpose(cases.input((batch, 20, 17)), (2, 1, 0)))
+    columns, lines = lanes * (height + 1) + 3, lanes // 2 * batch + 1
+    cases.outputs(ops.transpose(cases.input((batch, columns, lines)), (0, 2, 1)) * 2.0)
+    columns = 3 * lanes * batch - lanes + 3
+    cases.outputs(ops.transpose(cases.input((columns, 5, 2 * lanes + 1)), (2, 1, 0)))
 
 
 def _views_of_elements(cases: Cases, lanes: int) -> None:
@@ -573,7 +594,7 @@ def _views_of_elements(cases: Cases, lanes: int) -> None:
     cases.outputs(ops.pad(spread, (1, 0), (0, 2), 1.0))
     columns = ops.iota((5, lanes + 1), 1, int32)
     cases.outputs(x * ops.cast(columns, x.dtype), ops.iota((3, lanes + 1), 0, int64))
-    rows = cases.input((batch, 3))
+    rows = cases.input((batch, 3 * lanes + 3))
     cases.outputs(rows * ops.cast(ops.size(rows, 0), rows.dtype))
 
 
@@ -588,11 +609,12 @@ def _discrete(cases: Cases) -> None:
 def _random(cases: Cases, target: TargetDescription) -> None:
     """Random numbers, whose elements are computed from their place, alone and in a group."""
     counter, lanes = cases.input((2,), uint64), target.lanes(cases.dtype)
-    for stream, shape in enumerate([(), *((n,) for n in around(1, 4, lanes)), (3, 5, lanes + 1)]):
+    rows = ((n,) for n in (*around(1, 4, lanes), uneven(lanes)))
+    for stream, shape in enumerate([(), *rows, (3, 5, lanes + 1)]):
         values = {"shape": shape, "dtype": cases.dtype, "stream": stream}
         (drawn,) = create_node("uniform", (counter,), values)
         (normal,) = create_node("normal", (counter,), values)
-        cases.outputs(drawn, normal, drawn * cases.input(shape[-1:]))
+        cases.outputs(drawn, normal, drawn * cases.input(shape[-1:]) + normal)
 
 
 def reduction(target: TargetDescription) -> Iterator[Graph]:

@@ -59,11 +59,11 @@ def weight_of(node: Node) -> int:
     return _EXPENSIVE if Trait.EXPENSIVE in lookup(node.op).traits else 1
 
 
-def magnitude(shape: Iterable[Size]) -> int:
-    """Return about how many elements a shape has."""
+def magnitude(shape: Iterable[Size], symbol: int = _SYMBOL) -> int:
+    """Return about how many elements a shape has: a symbol counts as `symbol`."""
     total = 1
     for size in shape:
         total *= (
-            size.evaluate(dict.fromkeys(size.symbols, _SYMBOL)) if isinstance(size, Dim) else size
+            size.evaluate(dict.fromkeys(size.symbols, symbol)) if isinstance(size, Dim) else size
         )
     return total

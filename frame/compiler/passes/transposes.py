@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from frame import ops
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import BodyPass, begin, has_trait, take_over
+from frame.compiler.passes.fusion_groups import magnitude
 from frame.core.dataclass import dataclass
-from frame.core.shapes import Dim, Shape
+from frame.core.shapes import Shape
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Attribute, Graph, Node, Value
 from frame.ops.record import Trait
 from frame.ops.registry import create_node
+from frame.ops.shape import inverse
 
 Permutation = tuple[int, ...]
 Attributes = Mapping[str, Attribute]
@@ -47,7 +49,7 @@ def _each(*names: str) -> Move:
     """Attributes that have an entry for each axis."""
 
     def move(attributes: Attributes, permutation: Permutation) -> Attributes:
-        moved = {name: _reordered(attributes[name], _inverse(permutation)) for name in names}
+        moved = {name: _reordered(attributes[name], inverse(permutation)) for name in names}
         return {**attributes, **moved}
 
     return move
@@ -86,10 +88,6 @@ def _identity(permutation: Permutation) -> Permutation:
     return tuple(range(len(permutation)))
 
 
-def _inverse(permutation: Permutation) -> Permutation:
-    return tuple(permutation.index(axis) for axis in range(len(permutation)))
-
-
 def _reordered(items: Sequence, permutation: Permutation) -> tuple:  # type: ignore[type-arg]
     return tuple(items[axis] for axis in permutation)
 
@@ -111,11 +109,7 @@ def _keeps_order(shape: Shape, permutation: Permutation) -> bool:
 
 def _weight(value: Value) -> int:
     """Return how many elements a transpose of a value moves."""
-    count = 1
-    for size in value.shape:
-        bound = {} if isinstance(size, int) else dict.fromkeys(size.symbols, _SYMBOLIC)
-        count *= size.evaluate(bound) if isinstance(size, Dim) else size
-    return max(count, 1)
+    return max(magnitude(value.shape, _SYMBOLIC), 1)
 
 
 def _price(value: Value, permutation: Permutation) -> int:
@@ -202,7 +196,7 @@ class _Regions:
 
     def _cost(self, region: _Region, permutation: Permutation) -> int:
         """Return how many elements the transposes around a region move in an order of its axes."""
-        back = _inverse(permutation)
+        back = inverse(permutation)
         total = 0
         for node in region.nodes:
             total += self._cost_of_leaving(region, node.results[0], permutation)
@@ -229,12 +223,12 @@ class _Regions:
         for reader in outside:
             if reader.op == "transpose":
                 whole = _reordered(permutation, reader.attributes["permutation"])
-                shape = _reordered(value.shape, _inverse(permutation))
+                shape = _reordered(value.shape, inverse(permutation))
                 total += 0 if _keeps_order(shape, whole) else _weight(value)
             elif not _takes_any_order(reader, permutation):
                 plain = True
         if plain and permutation != _identity(permutation):
-            shape = _reordered(value.shape, _inverse(permutation))
+            shape = _reordered(value.shape, inverse(permutation))
             total += 0 if _keeps_order(shape, permutation) else _weight(value)
         return total
 
@@ -307,7 +301,7 @@ class _Cancelling(Rewriter):
             return new
         if new.rank < len(permutation):
             new = ops.reshape(new, (*(1,) * (len(permutation) - new.rank), *new.shape))
-        return _transposed(new, _inverse(permutation))
+        return _transposed(new, inverse(permutation))
 
     def keep(self, node: Node, bodies: BodyPass) -> None:
         """Take over a node that belongs to no region that moves."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from frame.backends.cpu.target import named_target
 from frame.codegen.loops.coverage import Coverage
-from frame.codegen.loops.ir import Binary, For, If
+from frame.codegen.loops.ir import Binary, Block, Const, For, If
+from frame.codegen.loops.traverse import nested
 from frame.codegen.schedules.registry import schedules
 from frame.ir.graph import Graph
 from tests.support.boundaries import (
@@ -41,6 +44,14 @@ def test_interpreted(anchor: str, name: str) -> None:
     check(graph, data, outputs, name)
 
 
+@pytest.mark.parametrize("name", ["x86-64", "x86-64-v4", "armv8-a"])
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_graphs_for_the_vectors_of_other_targets(anchor: str, name: str) -> None:
+    """Their sizes follow the target: what this machine builds must stand on any other."""
+    for graph in schedules("cpu")[anchor].boundary_graphs(named_target(name)):
+        assert graph.nodes and graph.outputs
+
+
 # --- coverage -------------------------------------------------------------------------------------
 
 
@@ -52,24 +63,46 @@ def _family(name: str) -> str:
 def _merged(counts: dict[str, set[bool]], coverage: Coverage) -> None:
     """Note which sides of the branches of a run were taken, and which loops made a trip.
 
-    An empty side is none. A loop is known by what its author called its variable and by how its
-    extent is computed, which tells whole vectors from the rest; a trip counts as both sides.
+    An empty side is none. A loop is known by its place in the nest; a trip counts as both sides.
     """
     for statement, place in coverage.places.items():
         if isinstance(statement, If):
             seen = counts.setdefault(f"if {_family(place)}", set())
             seen.update(side for side in (True, False) if coverage.branches[place, side])
             seen.update(set() if statement.otherwise else {False})
-        elif isinstance(statement, For):
-            seen = counts.setdefault(_kind_of_loop(statement), set())
+    for where, body in coverage.declared:
+        for loop, nest in _nests(body, _family(where)):
+            place = coverage.places[loop]
+            seen = counts.setdefault(f"for {nest}", set())
             if coverage.loops[place, "one"] or coverage.loops[place, "many"]:
                 seen.update((True, False))
+
+
+def _nests(block: Block, around: str) -> Iterator[tuple[For, str]]:
+    """Yield the loops of a block with their places: the loops around each, and which it is.
+
+    Of those beside each other, one is known by what its author called its variable, by how its
+    extent is computed, which tells whole vectors from the rest, and by how many such came before.
+    A loop over nothing, such as over an empty tensor, can't run, nor can those inside it.
+    """
+    before: Counter[str] = Counter()
+    for statement in block:
+        place = around
+        if isinstance(statement, For):
+            kind = _kind_of_loop(statement)
+            before[kind] += 1
+            if isinstance(statement.extent, Const) and statement.extent.value == 0:
+                continue
+            place = f"{around} > {kind} #{before[kind]}"
+            yield statement, place
+        for inner in nested(statement):
+            yield from _nests(inner, place)
 
 
 def _kind_of_loop(loop: For) -> str:
     extent = loop.extent
     form = extent.op if isinstance(extent, Binary) else type(extent).__name__
-    return f"for {loop.var.name.split('.')[0]} below {form}"
+    return f"{loop.var.name.split('.')[0]} below {form}"
 
 
 # A product of any number of rows has a branch for each height of its tiles.
@@ -78,7 +111,7 @@ SIZES = defaultdict(
     product_symbolic=(1, 2, 3, 5, 6, 7, 11),
     product_symbolic_deep=(1, 2, 3, 5, 6, 7, 11),
     concat_float32=(2, 19),
-    mixed_rows_float32=(2, 37),
+    mixed_rows_float32=(2, 95),  # ends in a vector and a rest, for any number of lanes,
 )
 
 
