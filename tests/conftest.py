@@ -82,3 +82,13 @@ def _every_loop_module_is_verified() -> Iterator[None]:
     lowering.lower_piece = verified
     yield
     lowering.lower_piece = plain
+
+
+@pytest.fixture(autouse=True)
+def _no_op_stays_registered() -> Iterator[None]:
+    """Fail the test that leaves an op behind, not another that meets it later."""
+    from frame.ops.registry import foreign_records
+
+    yield
+    left = [record.name for record in foreign_records()]
+    assert not left, f"ops stay registered after the test: {left}"

@@ -7,7 +7,7 @@ import pytest
 from tests.ir.ops import registered
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(autouse=True)
 def test_ops():
     with registered():
         yield
