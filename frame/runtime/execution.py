@@ -2,7 +2,8 @@
 
 Each device has two streams: pieces run on one, copies on the other, so that a copy may overlap with
 a piece. What one stream makes and another one reads is ordered by an event; the host waits for an
-event where it reads. State changes last, when all work has ended well.
+event where it reads. State changes last, when all work has ended well: the last piece may update it
+in place, once everything before it is known to have succeeded.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Run:
         self._made: dict[int, tuple[Stream, Event]] = {}  # slots that a stream makes
         self._owned: dict[int, Device] = {}  # slots of device memory that this run must free
         self._copies: dict[int, Resident] = {}  # slots of a state's own device memory
+        self._ran = False  # whether a piece has been started
 
     def results(self) -> list[np.ndarray]:
         """Run every step, wait for all devices, change the state and return the results.
@@ -112,21 +114,36 @@ class Run:
 
     def _run(self, step: RunStep) -> None:
         piece = self.program.pieces[step.piece]
+        updated = [step.inputs[k] for k in piece.executable.signature.updates]
+        if updated and (piece.device == HOST or self._ran):
+            for lane in self._lanes.values():
+                lane.synchronize()
+        self._ran = True
         if piece.device == HOST:
             inputs = [self._host(slot) for slot in step.inputs]
             self._profile(piece.executable, inputs)
+            for slot in updated:
+                self._changed_on_host(slot)
+            inputs = [self._slots[slot] for slot in step.inputs]
             results = piece.executable.run(inputs, None, None)
             self._slots.update(zip(step.outputs, results, strict=True))
             return
         stream = self._lane(piece.device, RUN)
         inputs = [self._on(slot, stream) for slot in step.inputs]
         self._profile(piece.executable, inputs)
-        for position in piece.executable.signature.updates:
-            if state := self._copies.get(step.inputs[position]):
+        for slot in updated:
+            if state := self._copies.get(slot):
                 state.changed(piece.device)  # before the run, for an interrupt that comes after it
         results = piece.executable.run(inputs, None, stream)
         self._keep(step.outputs, results, stream)
         self._owned.update(dict.fromkeys(step.outputs, piece.device))
+
+    def _changed_on_host(self, slot: int) -> None:
+        """Prepare the host array of a state for a piece that updates it in place."""
+        if state := self._states.get(slot):
+            state.changed(HOST)  # before the run, for an interrupt that comes after it
+        elif not self._slots[slot].flags.c_contiguous:
+            self._slots[slot] = np.array(self._slots[slot], order="C")
 
     def _profile(self, executable: Any, inputs: Sequence[Any]) -> None:
         if self._profiled:
@@ -184,7 +201,10 @@ class Run:
         for step, value in ready:
             state = self._states.get(step.input)
             if state is None:
-                np.copyto(self._given[step.input], np.asarray(value))
+                if value is not self._given[step.input]:  # else it was updated in place
+                    np.copyto(self._given[step.input], np.asarray(value))
+            elif step.source == step.input:
+                continue  # its host array was updated in place
             elif step.device == HOST:
                 np.copyto(state.array, value)
                 state.changed(HOST)
@@ -197,7 +217,8 @@ class Run:
         owned = step.source in self._owned and step.source not in taken
         if step.device == HOST:
             array = self._host(step.source)
-            return array if step.source >= len(self._given) else np.array(array)
+            own = step.source >= len(self._given) or step.source == step.input
+            return array if own else np.array(array)
         owner, storage = backend(step.device.backend), self._slots[step.source]
         if state is None:
             return owner.download(storage)

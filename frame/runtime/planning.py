@@ -276,7 +276,7 @@ def _with_layouts(
 
 
 def _plan_cut(declared: Declared, graph: Graph, devices: Mapping[Node, Device]) -> PlannedProgram:
-    partition = cut(graph, devices)
+    partition = cut(graph, devices, _donating(declared, devices))
     pieces = tuple(_compiled_part(declared, part) for part in partition.pieces)
     rows = tuple(
         PiecePlan(part.device, artifact_key(piece, part.device, declared), piece.signature)
@@ -284,6 +284,16 @@ def _plan_cut(declared: Declared, graph: Graph, devices: Mapping[Node, Device]) 
     )
     signature = signature_of(graph, declared.graph)
     return PlannedProgram(ProgramPlan(signature, rows, partition.steps, partition.outputs), pieces)
+
+
+def _donating(declared: Declared, devices: Mapping[Node, Device]) -> frozenset[Device]:
+    """Return the devices whose backend writes updated state in place."""
+    owners = {d: backend(d.backend) for d in devices.values() if d != NUMPY}
+    return frozenset(
+        device
+        for device, owner in owners.items()
+        if owner.capabilities(target_on(declared, device)).donation
+    )
 
 
 def _compiled_part(declared: Declared, part: PieceGraph) -> Piece:

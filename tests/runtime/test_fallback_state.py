@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -12,13 +13,23 @@ from frame import nn, ops
 from frame.compiler.optimizers import SGD, Adam
 from frame.core.devices import HOST
 from frame.core.errors import InvalidArgumentError
+from frame.ir.builder import GraphBuilder
 from frame.ir.graph import ROW_MAJOR, Role
 from frame.runtime import bound_entry
+from frame.runtime.entry import Entry
+from frame.runtime.loading import Declared
+from frame.runtime.parameters import ParameterStore
 from tests.runtime.support import forget_programs, numbers, watched
 from tests.support.recorder import names, recorder
 
-# What a step is cut at: nothing, an op in its middle (whose code is the cpu's), and the loss.
-CUTS = {"whole": (), "middle": ("erf",), "loss": ("log_softmax", "exp", "log", "gather")}
+# What a step is cut at: nothing, an op in its middle (whose code is the cpu's), the loss, the
+# optimizer.
+CUTS = {
+    "whole": (),
+    "middle": ("erf",),
+    "loss": ("log_softmax", "exp", "log", "gather"),
+    "update": ("sub",),
+}
 
 
 @nn.module
@@ -129,27 +140,119 @@ def test_a_bad_label_changes_nothing(cut: str, donation: bool) -> None:
         model.train_step(x, y, learning_rate=0.1)
 
 
+class Watched(WeakSet):
+    """Buffers of a machine, and the most bytes of them that lived at once."""
+
+    def __init__(self, machine) -> None:
+        super().__init__(machine.buffers)
+        self.machine, self.peak = machine, 0
+
+    def add(self, item) -> None:
+        super().add(item)
+        if hasattr(self, "peak"):
+            self.peak = max(self.peak, self.machine.live_bytes)
+
+
+def test_a_cut_step_holds_each_state_once() -> None:
+    """Until its last piece it keeps gradients, a third of Adam's state, and no new values."""
+    net = nn.Sequential("net", [nn.Linear(32, 96), bump, nn.Linear(96, 48)])
+    for refuse in (CUTS["middle"], CUTS["loss"]):
+        with recorder(refuse=refuse) as device:
+            model = frame.compile(
+                net,
+                [frame.spec((2, 32))],
+                loss=nn.CrossEntropyLoss(),
+                targets=[frame.spec((2,), "int64")],
+                optimizer=Adam(),
+                backend="recorder",
+            )
+            x, y = numbers(2, 32), np.arange(2)
+            model.train_step(x, y, learning_rate=0.1)
+            pieces = model.entry("train_step").loaded.manifest.run.pieces
+            updated = {pieces[-1].signature.inputs[k].name for k in pieces[-1].signature.updates}
+            assert len(pieces) > 1 and updated == set(model.store)
+            watched = device.machine.buffers = Watched(device.machine)
+            model.train_step(x, y, learning_rate=0.1)
+            state = sum(value.nbytes for value in values(model).values())
+            assert state < watched.peak < 1.5 * state
+
+
+def built(build, names: str, **settings):
+    """Return the entry and the store of a graph over states of two zeros, then ones, ..."""
+    with GraphBuilder("states") as builder:
+        build(builder, [builder.input(frame.spec((2,)), Role.BUFFER, n) for n in names])
+    start = {name: np.float32([k, k]) for k, name in enumerate(names)}
+    store = ParameterStore({n: frame.spec((2,)) for n in names}, start)
+    return Entry(Declared(builder.finish(), "recorder", **settings), store), store
+
+
+def test_a_state_is_not_changed_before_an_earlier_piece_has_ended_well() -> None:
+    """The update reads nothing of the piece that refuses the index, which a device runs late."""
+
+    def build(builder, states) -> None:
+        index = builder.input(frame.spec((3,), "int64"), name="index")
+        builder.output(ops.gather(ops.exp(states[0]), index), "found")
+        builder.update(states[0], ops.sub(states[0], 1.0))
+
+    with recorder(refuse={"sub"}):
+        entry, store = built(build, "a")
+        plan = entry.loaded.manifest.run
+        assert [str(piece.device) for piece in plan.pieces] == ["recorder:0", "cpu:0"]
+        assert plan.pieces[-1].signature.updates
+        for index, want in (([0, 1, 1], -1), ([0, 2, 1], -1), ([1, 1, 1], -2)):
+            try:
+                entry(np.array(index))
+            except InvalidArgumentError:
+                assert 2 in index
+            assert store["a"].tolist() == [want, want]
+
+
+def test_an_old_state_that_is_returned_or_becomes_another_one_is_kept() -> None:
+    def build(builder, states) -> None:
+        a, b = states
+        x = builder.input(frame.spec((2,)), name="x")
+        builder.output(a, "before")
+        builder.output(ops.erf(x) * 2.0 + b, "sum")
+        builder.update(a, a + 1.0)
+        builder.update(b, a)
+
+    for refuse in ({"erf"}, {"add"}, {"mul"}):
+        with recorder(refuse=refuse):
+            entry, store = built(build, "ab")
+            found = [[r[0] for r in entry(np.zeros(2, np.float32))] for _ in range(3)]
+            assert found == [[0, 1], [1, 0], [2, 1]]
+            assert [store[n][0] for n in "ab"] == [3, 2]
+
+
+@pytest.mark.parametrize("kind", ["plain", "strided", "big-endian"])
+def test_a_cut_program_updates_arrays_of_the_caller(kind: str) -> None:
+    def build(builder, states) -> None:
+        x = builder.input(frame.spec((2,)), name="x")
+        builder.output(ops.exp(x), "y")
+        builder.update(states[0], ops.sub(states[0], ops.exp(x)))
+
+    with recorder(refuse={"sub"}):
+        entry, _ = built(build, "a")
+        a = np.float32([5, 0, 6, 0])[::2] if kind == "strided" else np.float32([5, 6])
+        a = a.astype(">f4") if kind == "big-endian" else a
+        given = {"a": a, "x": np.zeros(2, np.float32)}
+        (y,) = entry.loaded.run.run([given[port.name] for port in entry.signature.inputs])
+        assert y.tolist() == [1, 1] and a.tolist() == [4, 5]
+
+
 def test_states_that_swap_and_share_a_value() -> None:
     """Each new value is there before the first state changes."""
-    from frame.ir.builder import GraphBuilder
-    from frame.ir.graph import Role
-    from frame.runtime.entry import Entry
-    from frame.runtime.loading import Declared
-    from frame.runtime.parameters import ParameterStore
 
-    with GraphBuilder("swap") as builder:
+    def build(builder, states) -> None:
         x = builder.input(frame.spec((2,)), name="x")
-        states = [builder.input(frame.spec((2,)), Role.BUFFER, n) for n in "abcd"]
         total = ops.erf(x) + 1.0
         builder.output(ops.add(total, states[0]), "sum")
         for state, value in zip(states, (states[1], states[0], total, total), strict=True):
             builder.update(state, value)
-    graph = builder.finish()
-    start = {name: np.float32([k, k]) for k, name in enumerate("abcd")}
+
     for settings in ({"donation": False}, {"refuse": {"erf"}}, {"refuse": {"add"}}):
         with recorder(**settings):
-            store = ParameterStore({n: frame.spec((2,)) for n in "abcd"}, start)
-            entry = Entry(Declared(graph, "recorder"), store)
+            entry, store = built(build, "abcd")
             x = np.zeros(2, np.float32)
             found = [entry(x)[0] for _ in range(3)]
             assert found == [1.0, 2.0, 1.0]
