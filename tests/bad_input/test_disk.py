@@ -15,8 +15,8 @@ import pytest
 
 import frame
 from frame.cli.demo import RECIPES, compiled
-from frame.core import config
-from frame.core.files import TEMPORARY, remove_stale
+from frame.core import config, files
+from frame.core.files import TEMPORARY, atomic_write, remove_stale
 from frame.runtime.cache import ARTIFACT, Cache
 from tests.project import checkout
 
@@ -133,3 +133,73 @@ def test_what_killed_writers_left_is_cleared_from_the_cache(tmp_path: Path) -> N
     assert cache.get(ARTIFACT, "ab" * 32) == b"kept"
     os.utime(young, (1, 1))
     assert remove_stale(folder) == 1 and remove_stale(tmp_path / "absent") == 0
+
+
+HALF = """
+import os, signal, sys
+from frame.core.files import atomic_write
+def half(file):
+    file.write(bytes(1000))
+    file.flush()
+    print("writing", flush=True)
+    if sys.argv[2] == "wait":
+        sys.stdin.readline()
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+atomic_write(sys.argv[1], half)
+"""
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.endswith(TEMPORARY)]
+
+
+def test_the_next_save_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    path = tmp_path / "m.frame"
+    for _ in range(2):
+        process = _started(HALF, str(path), "die", folder=tmp_path)
+        assert process.wait() == -signal.SIGKILL
+        process.stdout.close()
+        assert len(_leftovers(tmp_path)) == 1, "a second killed writer has cleared the first one's"
+    strange = tmp_path / f".m.frame.{'0' * 16}{TEMPORARY}"
+    strange.symlink_to(path)
+    others = tmp_path / f".other.frame.{'0' * 16}{TEMPORARY}"
+    others.write_bytes(b"of another name")
+    frame.compile(lambda x: x + 1.0, [frame.spec((2,))]).save(path)
+    assert sorted(_leftovers(tmp_path)) == [strange, others]
+    assert frame.load(path)(np.zeros(2, np.float32)).tolist() == [1, 1]
+
+
+def test_a_save_leaves_the_file_of_a_writer_that_is_at_work(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", HALF, str(path), "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(checkout.ROOT)},
+    )
+    with writer:
+        writer.stdout.readline()
+        (working,) = _leftovers(tmp_path)
+        atomic_write(path, lambda file: file.write(b"meanwhile"))
+        assert _leftovers(tmp_path) == [working]
+        os.utime(working, (1, 1))
+        assert remove_stale(tmp_path) == 0, "however old it is"
+        writer.communicate(b"\n")
+    assert path.read_bytes() == bytes(1000) and _leftovers(tmp_path) == []
+
+
+def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path: Path, monkeypatch) -> None:
+    """Between the making of a temporary file and its lock another writer may remove it."""
+    path, made = tmp_path / "data", []
+
+    def removed_meanwhile(descriptor: int) -> bool | None:
+        made.append(descriptor)
+        if len(made) == 1:
+            _leftovers(tmp_path)[0].unlink()
+        return len(made) != 2
+
+    monkeypatch.setattr(files, "_lock", removed_meanwhile)
+    atomic_write(path, lambda file: file.write(b"whole"))
+    assert path.read_bytes() == b"whole" and len(made) == 3 and _leftovers(tmp_path) == []
