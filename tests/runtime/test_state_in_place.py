@@ -62,11 +62,41 @@ def test_a_step_of_a_perceptron_copies_nothing() -> None:
     assert copied(train(mlp(), (8, 16), SGD(momentum=0.9))) == []
 
 
-def test_a_step_of_a_convolutional_network_copies_running_statistics_alone() -> None:
-    """These are computed in the forward pass, and the labels are checked after it: were they
-    written where they are, a bad label would leave them changed."""
-    model = train(cnn(), (8, 1, 14, 14), AdamW())
+@nn.module
+def masked(self, logits, labels):
+    """A loss whose labels are changed before they are looked up, and have an axis too many."""
+    flat = ops.reshape(labels, (8,))
+    chosen = ops.where(flat < 0, 0, flat)
+    return ops.mean(ops.softmax_cross_entropy(logits, chosen) * ops.cast(flat >= 0, "float32"))
+
+
+@pytest.mark.parametrize("labels", ["plain", "masked"])
+def test_a_step_of_a_convolutional_network_copies_nothing(labels: str) -> None:
+    """The labels are checked first: else a bad one would come when the forward pass has written
+    the new running statistics."""
+    if labels == "plain":
+        model = train(cnn(), (8, 1, 14, 14), AdamW())
+    else:
+        targets, specs = [frame.spec((8, 1), "int64")], [frame.spec((8, 1, 14, 14))]
+        model = frame.compile(cnn(), specs, loss=masked, targets=targets, optimizer=SGD())
+    assert copied(model) == []
+
+
+def test_a_check_of_what_the_network_computes_holds_its_statistics_back() -> None:
+    """What it looks up is not known before, so the new statistics wait and are copied."""
+
+    @nn.module(table=nn.param((3, 10), nn.normal()), net=cnn())
+    def chosen(self, x):
+        return ops.gather(self.table, ops.argmax(self.net(x), -1))
+
+    model = train(chosen, (8, 1, 14, 14), SGD())
     assert copied(model) == ["net.1.running_mean", "net.1.running_var"]
+    x = np.random.default_rng(0).normal(size=(8, 1, 14, 14)).astype(np.float32)
+    before = {name: np.array(value) for name, value in model.store.items()}
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        model.train_step(x, np.arange(8), learning_rate=0.1)
+    for name, value in model.store.items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
 def test_an_index_that_was_checked_in_the_forward_pass_holds_no_update_back() -> None:

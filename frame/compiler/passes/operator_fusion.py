@@ -49,6 +49,13 @@ def is_alias(node: Node) -> bool:
     return node.op == "reshape"
 
 
+def _renamed(value: Value) -> Value:
+    """Return the value whose memory a value only renames."""
+    while value.node is not None and is_alias(value.node):
+        value = value.node.operands[0]
+    return value
+
+
 def _drops_ones(node: Node) -> bool:
     old, new = node.operands[0].shape, node.results[0].shape
     return [d for d in old if d != 1] == [d for d in new if d != 1]
@@ -440,6 +447,8 @@ class _Assembler:
 
     def run(self) -> Graph:
         """Return the graph of groups."""
+        for node in self._first_checks():
+            self._require(node)
         for node in self.graph.nodes:
             group = self.partition.owner.get(node)
             if self._is_due(node, group):
@@ -453,6 +462,29 @@ class _Assembler:
             self.graph.output_names,
             self.graph.locations,
         )
+
+    def _first_checks(self) -> Iterator[Node]:
+        """The nodes of groups that check indices which the caller gave, such as labels.
+
+        Once they have run, the groups after them may write new states where the old ones are.
+        Those with results larger than the indices stay where they are read.
+        """
+        for group in self.partition.groups if self.graph.updates else ():
+            if any(_has(node, Trait.CHECKED) for node in group.nodes):
+                reads = tuple(self.partition.reads(group.nodes[0]))
+                shapes = [read.shape for read in reads]
+                small = all(result.shape in shapes for result in self._results(group))
+                if small and all(map(self._is_near_inputs, reads)):
+                    yield group.nodes[0]
+
+    def _is_near_inputs(self, value: Value) -> bool:
+        """Whether a value is an input, or elementwise work such as a mask has made it of some."""
+        node = _renamed(value).node
+        group = None if node is None else self.partition.owner.get(node)
+        if node is None or group is None:
+            return node is None
+        reads = self.partition.reads(node)
+        return group.anchor == ELEMENTWISE and all(_renamed(r).node is None for r in reads)
 
     def _is_due(self, node: Node, group: Group | None) -> bool:
         if group is not None:
