@@ -93,6 +93,10 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.nn.graphs import HypergraphConv as HypergraphConv
     from frame.nn.recurrent import GRU as GRU
     from frame.nn.recurrent import LSTM as LSTM
+    from frame.nn.wavelets import Dwt1d as Dwt1d
+    from frame.nn.wavelets import Dwt2d as Dwt2d
+    from frame.nn.wavelets import Idwt1d as Idwt1d
+    from frame.nn.wavelets import Idwt2d as Idwt2d
 
 # module -> names that __getattr__ below loads from it at their first use
 _PLACES = {
@@ -127,6 +131,7 @@ _PLACES = {
     ),
     "frame.nn.graphs": ("GATConv", "GraphConv", "HypergraphConv"),
     "frame.nn.recurrent": ("GRU", "LSTM"),
+    "frame.nn.wavelets": ("Dwt1d", "Dwt2d", "Idwt1d", "Idwt2d"),
 }
 _LAZY = {name: place for place, names in _PLACES.items() for name in names}
 

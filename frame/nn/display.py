@@ -38,6 +38,7 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
         "groups": 1,
         "momentum": 0.1,
         "padding": (0, 0, 0, 0),
+        "size": None,
         "start": 1,
         "weight": None,
     }
