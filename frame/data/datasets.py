@@ -23,7 +23,8 @@ _SPLIT_STREAM = 0x73706C74  # "splt": apart from the streams of a model with the
 class Dataset(Protocol):
     """Rows that can be fetched by index. Implement it to read or augment data in your own way.
 
-    `batch` is called from the prefetch thread, one call at a time.
+    `batch` is called from the prefetch thread, one call at a time. A dataset whose last column is
+    integer labels may have them all as an array `labels`: a task then checks them before it begins.
     """
 
     def __len__(self) -> int:
@@ -88,17 +89,7 @@ class TensorDataset:
         Raises:
             InvalidArgumentError: there is no index, or one is not an integer in [0, rows).
         """
-        rows = np.asarray(indices)
-        if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
-            raise InvalidArgumentError(
-                f"expected a list of row indices, received {rows.dtype}{list(rows.shape)}"
-            )
-        if rows.min() < 0 or rows.max() >= len(self):
-            raise InvalidArgumentError(
-                f"expected row indices from 0 to {len(self) - 1}, received "
-                f"{rows.min()} to {rows.max()}"
-            )
-        return TensorDataset(self.batch(rows.astype(np.int64)))
+        return TensorDataset(self.batch(checked_rows(indices, len(self))))
 
     def split(self, fraction: float, seed: int = 0) -> tuple[TensorDataset, TensorDataset]:
         """Return two datasets of randomly chosen rows, the first with `fraction` of them.
@@ -106,14 +97,45 @@ class TensorDataset:
         Raises:
             InvalidArgumentError: one of the two would be empty.
         """
-        count = round(fraction * len(self))
-        if not 0 < count < len(self):
-            raise InvalidArgumentError(
-                f"expected a fraction that leaves rows on both sides, received {fraction} of "
-                f"{len(self)} rows"
-            )
-        order = permutation(seed, _SPLIT_STREAM, len(self))
-        return self.subset(np.sort(order[:count])), self.subset(np.sort(order[count:]))
+        first, second = random_halves(len(self), fraction, seed)
+        return self.subset(first), self.subset(second)
+
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+
+def checked_rows(indices: Any, count: int) -> Rows:
+    """Return the indices of some of `count` rows.
+
+    Raises:
+        InvalidArgumentError: there is no index, or one is not an integer in [0, count).
+    """
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"expected a list of row indices, received {rows.dtype}{list(rows.shape)}"
+        )
+    if rows.min() < 0 or rows.max() >= count:
+        raise InvalidArgumentError(
+            f"expected row indices from 0 to {count - 1}, received {rows.min()} to {rows.max()}"
+        )
+    return rows.astype(np.int64)
+
+
+def random_halves(rows: int, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Return the indices of `fraction` of the rows, randomly chosen, and those of the others.
+
+    Raises:
+        InvalidArgumentError: one of the two would be empty.
+    """
+    count = round(fraction * rows)
+    if not 0 < count < rows:
+        raise InvalidArgumentError(
+            f"expected a fraction that leaves rows on both sides, received {fraction} of "
+            f"{rows} rows"
+        )
+    order = permutation(seed, _SPLIT_STREAM, rows)
+    return np.sort(order[:count]), np.sort(order[count:])
 
 
 def _checked_column(position: int, column: Any) -> Array:

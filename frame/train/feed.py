@@ -178,12 +178,22 @@ def check_labels(feed: Feed, classes: int) -> None:
     """
     splits = (("train", feed.train), ("validation", feed.validation))
     for name, data in splits:
-        if isinstance(data, TensorDataset):
-            _check_range(name, data.columns[-1], classes)
-    if isinstance(feed.train, TensorDataset):
-        missing = sorted(set(range(classes)) - set(np.unique(feed.train.columns[-1]).tolist()))
+        labels = _labels(data)
+        if labels is not None:
+            _check_range(name, labels, classes)
+    labels = _labels(feed.train)
+    if labels is not None:
+        missing = sorted(set(range(classes)) - set(np.unique(labels).tolist()))
         if missing:
             _LOG.warning("no training row has the label %s", _some(missing))
+
+
+def _labels(data: Dataset | None) -> np.ndarray | None:
+    """Return all labels of a dataset where it has them at hand."""
+    if isinstance(data, TensorDataset):
+        return data.columns[-1]
+    found = getattr(data, "labels", None)
+    return found if isinstance(found, np.ndarray) else None
 
 
 def _check_range(name: str, labels: np.ndarray, classes: int) -> None:

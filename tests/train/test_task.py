@@ -10,7 +10,7 @@ import pytest
 from frame import blueprint, nn
 from frame.backends.cpu.pool import set_num_threads
 from frame.core.errors import InvalidArgumentError, NotFoundError
-from frame.data import DataLoader, TensorDataset
+from frame.data import DataLoader, ImageDataset, TensorDataset
 from frame.train import (
     SCHEDULERS,
     SGD,
@@ -27,6 +27,7 @@ from frame.train import (
     evaluate,
     fit,
 )
+from frame.train.feed import check_labels, make_feed
 from tests.project import checkout
 from tests.train.support import classes, classifier, loader
 from tests.train.support import weights as model_weights
@@ -335,6 +336,17 @@ def test_a_class_without_rows_is_a_warning(caplog) -> None:
     with caplog.at_level(logging.WARNING, "frame.train"):
         task().data((X[keep], Y[keep])).total_epochs(1).run()
     assert "no training row has the label 1" in caplog.text
+
+
+def test_labels_of_images_are_checked_before_training() -> None:
+    images = ImageDataset(np.zeros((4, 1, 2, 2), np.uint8), [0, 1, 2, 4])
+    feed = make_feed(images, None, 2, True, False, 1)
+    with pytest.raises(
+        InvalidArgumentError, match="labels from 0 to 2 in train, received 4 in row 3"
+    ):
+        check_labels(feed, 3)
+    with pytest.raises(InvalidArgumentError, match="in validation, received 4"):
+        check_labels(make_feed((np.zeros((3, 1, 2, 2), np.float32), Y[:3]), images, 2, 1, 0, 1), 4)
 
 
 def test_a_freeze_record_is_checked() -> None:
