@@ -14,6 +14,7 @@ import argparse
 import html
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script
@@ -30,8 +31,9 @@ from frame.runtime.profiler import Profile, time_text
 from frame.train import History, cosine, fit
 
 _STYLE = (
-    "text{font:12px sans-serif;fill:#24292f}.axis{stroke:#8c959f;fill:none}"
-    ".a{stroke:#0969da}.b{stroke:#bc4c00}polyline{fill:none;stroke-width:1.8}"
+    "text{font:12px sans-serif;fill:#24292f}.axis{stroke:#8c959f;stroke-width:1}"
+    ".grid{stroke:#8c959f;stroke-width:1;opacity:.25}"
+    "polyline{fill:none}.a{stroke:#0969da;stroke-width:1.8}.b{stroke:#bc4c00;stroke-width:1.8}"
     ".t{stroke-dasharray:4 3}rect.k{fill:#0969da}"
     "@media(prefers-color-scheme:dark){text{fill:#d1d7e0}.a{stroke:#58a6ff}.b{stroke:#f0883e}"
     "rect.k{fill:#58a6ff}}"
@@ -78,42 +80,72 @@ def trained(recipe: Recipe) -> tuple[CompiledModel, History]:
     return model, history
 
 
-def panel(
-    left: int, title: str, histories: Sequence[tuple[str, History]], column: str, span: Point
-) -> str:
-    """Return a chart, 320 x 180, of a value of the training rows (full) and the test rows (dashed).
+@dataclass(frozen=True)
+class Panel:
+    """A chart of one value by epoch: full lines for the training rows, dashed for the test rows.
 
-    `span` are the values at the bottom and at the top; the epochs of each network fill the width.
+    Attributes:
+        title: what stands above.
+        column: the value of the histories.
+        marks: the numbers of the value axis, from the bottom to the top; what is beyond them is
+            drawn at the edge.
+        form: how a number is written.
+        left: where it begins, in pixels.
     """
-    low, high = span
-    x0, y0, width, height = left + 44, 210, 300, 170
-    body = line([(x0, y0 - height), (x0, y0), (x0 + width, y0)], "axis")
-    body += text(x0, 26, title)
-    for k in range(5):
-        value, y = low + (high - low) * k / 4, y0 - height * k / 4
-        body += text(x0 - 6, y + 4, f"{value:.3g}", "end")
-    body += text(x0, y0 + 18, "first epoch") + text(x0 + width, y0 + 18, "last epoch", "end")
-    for kind, (_, history) in zip(_CLASSES, histories, strict=True):
-        for name, dashes in ((column, ""), (f"val_{column}", " t")):
-            values = np.clip(history.column(name), low, high)
-            xs = np.linspace(x0, x0 + width, len(values))
-            ys = y0 - (values - low) / (high - low) * height
-            body += line(list(zip(xs.tolist(), ys.tolist(), strict=True)), kind + dashes)
-    return body
+
+    title: str
+    column: str
+    marks: tuple[float, ...]
+    form: str
+    left: int
+
+    def draw(self, histories: Sequence[tuple[str, History]]) -> str:
+        """Return the chart."""
+        low, high = self.marks[0], self.marks[-1]
+        last = max(len(history.epochs) for _, history in histories)
+        x0, y0, width, height = self.left + 52, 210, 292, 170
+
+        def across(epoch: float) -> float:
+            return x0 + width * (epoch - 1) / (last - 1)
+
+        def up(value: float) -> float:
+            return y0 - height * (min(max(value, low), high) - low) / (high - low)
+
+        body = text(x0, 26, self.title)
+        for mark in self.marks:
+            body += line(
+                [(x0, up(mark)), (x0 + width, up(mark))], "axis" if mark == low else "grid"
+            )
+            body += text(x0 - 8, up(mark) + 4, self.form.format(mark), "end")
+        for epoch in (1, *range(20, last + 1, 20)):
+            body += line([(across(epoch), y0), (across(epoch), y0 + 5)], "axis")
+            body += text(across(epoch), y0 + 19, str(epoch), "middle")
+        body += text(x0 + width / 2, y0 + 36, "epoch", "middle")
+        for kind, (_, history) in zip(_CLASSES, histories, strict=True):
+            for name, dashes in ((self.column, ""), (f"val_{self.column}", " t")):
+                values = enumerate(history.column(name), 1)
+                body += line([(across(epoch), up(value)) for epoch, value in values], kind + dashes)
+        return body
+
+
+PANELS = (
+    Panel("loss", "loss", (0.4, 0.8, 1.2, 1.6, 2.0), "{:.1f}", 0),
+    Panel("accuracy", "accuracy", (0.8, 0.85, 0.9, 0.95, 1.0), "{:.0%}", 370),
+)
 
 
 def training_picture(histories: Sequence[tuple[str, History]]) -> str:
     """Return loss and accuracy by epoch, side by side."""
-    body = panel(0, "loss", histories, "loss", (0.4, 2.0))
-    body += panel(370, "accuracy", histories, "accuracy", (0.8, 1.0))
+    body = "".join(panel.draw(histories) for panel in PANELS)
     for k, (kind, (name, history)) in enumerate(zip(_CLASSES, histories, strict=True)):
-        x = 44 + 300 * k
-        body += line([(x, 250), (x + 26, 250)], kind)
+        x = 52 + 300 * k
+        body += line([(x, 272), (x + 26, 272)], kind)
         last = history.column("val_accuracy")[-1]
         words = f"{name}, {len(history.epochs)} epochs, {last:.2%} of the test digits right"
-        body += text(x + 32, 254, words)
-    body += line([(44, 272), (70, 272)], "axis t") + text(76, 276, "dashed: the test digits")
-    return svg(730, 290, body)
+        body += text(x + 32, 276, words)
+    body += line([(52, 292), (78, 292)], "axis t")
+    body += text(84, 296, "dashed: the test digits, which the networks do not learn from")
+    return svg(730, 308, body)
 
 
 def profile_picture(profile: Profile, shown: int = 14) -> str:
@@ -161,13 +193,10 @@ def main() -> None:
     data = digits()
     batch = (data.train_images[: recipe.batch], data.train_labels[: recipe.batch])
     model.train_step(*batch, learning_rate=np.float32(0))
-    profiles = [
-        model.profile(*batch, learning_rate=np.float32(0), entry=TRAIN_STEP)
-        for _ in range(PROFILES)
-    ]
+    profile = model.profile(*batch, learning_rate=np.float32(0), entry=TRAIN_STEP, runs=PROFILES)
     pictures = {
         "training": training_picture([(recipe.name, history) for recipe, _, history in runs]),
-        "profile": profile_picture(sorted(profiles, key=lambda each: each.seconds)[PROFILES // 2]),
+        "profile": profile_picture(profile),
         "graph": graph_picture(),
     }
     for name, picture in pictures.items():

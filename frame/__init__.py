@@ -106,6 +106,8 @@ def __getattr__(name: str) -> Any:
 
     module, attribute = _EXPORTS[name]
     loaded = importlib.import_module(module)
+    if module == "frame.core.tensors":
+        importlib.import_module("frame.runtime")  # it brings the copies between devices
     value = loaded if attribute is None else getattr(loaded, attribute)
     globals()[name] = value
     return value

@@ -7,28 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo
+from frame.backends.cpu.executable import CpuExecutable, LaunchInfo
 from frame.core.shapes import Dim, parse_dim
-from frame.hal.interfaces import KernelTime, Signature
+from frame.hal.interfaces import KernelTime
 
 
-def run_profiled(
-    artifact: Artifact, signature: Signature, inputs: Sequence[Any]
-) -> list[KernelTime]:
+def run_profiled(executable: CpuExecutable, inputs: Sequence[Any]) -> list[KernelTime]:
     """Run twice, once to warm up, and return the launch times of the second run.
 
     Inputs that the run updates are copied first.
     """
-    updated = set(signature.updates)
+    launches, updated = executable.artifact.launches, set(executable.signature.updates)
     arrays = [np.array(a) if i in updated else a for i, a in enumerate(inputs)]
-    executable = CpuExecutable(artifact, signature)
-    words = np.zeros(2 * max(len(artifact.launches), 1), np.int64)
+    words = np.zeros(2 * max(len(launches), 1), np.int64)
     executable.run_with_profile(arrays, words)  # code for profiling always writes its words
     words[:] = 0
     bindings = executable.run_with_profile(arrays, words)
     return [
         _time(info, words[2 * position : 2 * position + 2], bindings)
-        for position, info in enumerate(artifact.launches)
+        for position, info in enumerate(launches)
     ]
 
 

@@ -101,7 +101,7 @@ def _cache_facts() -> dict[str, Any]:
 
     try:
         sound, damaged = default_cache().verify()
-        return cache_facts() | {"sound files": sound, "damaged files": len(damaged)}
+        return cache_facts() | {"sound": sound, "damaged": len(damaged)}
     except FrameError as error:
         return {"problem": str(error)}
 

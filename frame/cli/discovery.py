@@ -45,7 +45,7 @@ def _report(name: str, with_facts: bool) -> BackendReport:
     try:
         found = backend(name)
         devices = tuple(str(device) for device in found.devices())
-        facts = dict(found.doctor()) if with_facts else {}
+        facts = dict(found.doctor()) if with_facts or not devices else {}
     except Exception as error:  # noqa: BLE001 - a plug-in may fail in any way; the report says how
         problem = str(error) or type(error).__name__
     return BackendReport(name, devices, problem, facts)

@@ -6,15 +6,13 @@ import importlib
 import inspect
 import re
 import sys
-import sysconfig
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frame.cli.arguments import InputSpec, by_name
 from frame.cli.words import CommandError
 from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError, UnimplementedError
-from frame.ir.locations import OWN_FOLDERS
+from frame.ir.locations import source_of
 
 if TYPE_CHECKING:
     from frame.ir.graph import TensorType
@@ -89,7 +87,7 @@ def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> Compile
     except FrameError:
         raise
     except Exception as error:
-        if _users_line(error):
+        if source_of(error):
             raise _user_error("building the model", error) from error
         raise
 
@@ -193,14 +191,5 @@ def _is_the_model(value: Any) -> bool:
 
 
 def _user_error(action: str, error: BaseException) -> InvalidArgumentError:
-    where = f"\nat {line}" if (line := _users_line(error)) else ""
+    where = f"\nat {line}" if (line := source_of(error)) else ""
     return InvalidArgumentError(f"{action} failed with {type(error).__name__}: {error}{where}")
-
-
-def _users_line(error: BaseException) -> str:
-    """Return the innermost line of an error that is neither frame's nor of a library, or empty."""
-    folders = (*OWN_FOLDERS, *(sysconfig.get_path(name) for name in ("stdlib", "purelib")), "<")
-    for place in reversed(traceback.extract_tb(error.__traceback__)):
-        if not place.filename.startswith(folders):
-            return f"{place.filename}:{place.lineno}: {place.line}"
-    return ""

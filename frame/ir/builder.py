@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from frame.core.devices import HOST
-from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.errors import InternalError, InvalidArgumentError, UnimplementedError
 from frame.ir.graph import (
     MAX_DEPTH,
     Attribute,
@@ -29,6 +29,8 @@ _active: contextvars.ContextVar[GraphBuilder | None] = contextvars.ContextVar(
     "frame_graph_builder", default=None
 )
 
+_MISTAKES = (InvalidArgumentError, UnimplementedError)
+
 
 class GraphBuilder:
     """Collects the nodes of one graph. Ops that are called inside its `with` block append to it.
@@ -37,7 +39,11 @@ class GraphBuilder:
     used in it becomes a capture, an extra input of role CAPTURE. `captures` maps the values of the
     enclosing builder to these inputs, in order: its keys are the operands that a node which holds
     the body must take.
+
+    A mistake that is found inside the block is told with the user's own line.
     """
+
+    _of_user = True
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
@@ -74,6 +80,11 @@ class GraphBuilder:
         if self._token is not None:
             _active.reset(self._token)
             self._token = None
+        error = exception[1]
+        if self._of_user and self.parent is None and isinstance(error, _MISTAKES):
+            from frame.ir.locations import add_source
+
+            add_source(error)
 
     def input(self, type_: TensorType, role: Role = Role.INPUT, name: str = "") -> Value:
         """Declare a graph input; an empty name becomes `arg<position>`."""
@@ -254,6 +265,8 @@ class Rewriter(GraphBuilder):
     built in between inherit the origin of the node given to `at`. `finish` returns the old graph
     itself when nothing was changed.
     """
+
+    _of_user = False  # passes handle what they try, and know the node that it is about
 
     def __init__(self, graph: Graph, inputs: bool = True) -> None:
         super().__init__(graph.name)

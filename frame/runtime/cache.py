@@ -5,7 +5,8 @@ never an error: it is logged once and the work is done again.
 
     magic (8 bytes) | kind (8) | payload length (8, little-endian) | SHA-256 (32) | payload
 
-The digest covers kind, length and payload. Directories are private (0700) and belong to the user;
+The digest covers kind, length, key and payload, so a file that got the name of another one counts
+as damaged. Directories are private (0700) and belong to the user;
 files are written under a temporary name and renamed.
 """
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _LOG = Logger("frame.cache")
 _MAGIC = b"FRAMEC1\n"
 _HEADER = struct.Struct("<8s8sQ32s")
-_SCHEMA = "v1"
+_SCHEMA = "v2"
 MANIFEST, ARTIFACT = "manifest", "artifact"
 KINDS = (MANIFEST, ARTIFACT)
 SOURCES = "sources"  # digests of source files, see `frame.core.sources`
@@ -94,7 +95,7 @@ class Cache:
         """Return the payload of an entry, None when there is no sound one."""
         payload = self._memory.get((kind, key))
         if payload is None and self.root is not None:
-            payload = self._read(self._path(kind, key), kind)
+            payload = self._read(self._path(kind, key), kind, key)
         table = self.counters.misses if payload is None else self.counters.hits
         table[kind] += 1
         return payload
@@ -133,7 +134,7 @@ class Cache:
 
     def verify(self) -> tuple[int, tuple[Path, ...]]:
         """Return how many files are sound, and the damaged ones."""
-        damaged = [e.path for e in self.entries() if self._read(e.path, e.kind) is None]
+        damaged = [e.path for e in self.entries() if self._read(e.path, e.kind, e.key) is None]
         return sum(1 for _ in self.entries()) - len(damaged), tuple(damaged)
 
     def clear(self) -> int:
@@ -156,7 +157,7 @@ class Cache:
             raise InternalError("a cache in memory has no paths")
         return os.path.join(self.root, kind, key[:2], key)
 
-    def _read(self, path: str | os.PathLike[str], kind: str) -> bytes | None:
+    def _read(self, path: str | os.PathLike[str], kind: str, key: str) -> bytes | None:
         try:
             descriptor = os.open(path, os.O_RDONLY | _SAFELY)
             with os.fdopen(descriptor, "rb") as file:
@@ -168,7 +169,7 @@ class Cache:
         except OSError as error:
             self._warn(f"can't read {path}: {error}")
             return None
-        payload = _checked(data, kind)
+        payload = _checked(data, kind, key)
         if payload is None:
             self._warn(f"{path} is damaged: it is made again")
         elif self.writable:
@@ -178,7 +179,7 @@ class Cache:
     def _write(self, kind: str, key: str, payload: bytes) -> bool:
         path = self._path(kind, key)
         length = len(payload)
-        header = _HEADER.pack(_MAGIC, _kind_bytes(kind), length, _digest(kind, payload))
+        header = _HEADER.pack(_MAGIC, _kind_bytes(kind), length, _digest(kind, key, payload))
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
             atomic_write(path, lambda file: file.write(header + payload))
@@ -239,19 +240,19 @@ def _kind_bytes(kind: str) -> bytes:
     return kind.encode().ljust(8, b"\0")
 
 
-def _digest(kind: str, payload: bytes) -> bytes:
-    head = _kind_bytes(kind) + struct.pack("<Q", len(payload))
+def _digest(kind: str, key: str, payload: bytes) -> bytes:
+    head = _kind_bytes(kind) + struct.pack("<Q", len(payload)) + key.encode() + b"\0"
     return hashlib.sha256(head + payload).digest()
 
 
-def _checked(data: bytes, kind: str) -> bytes | None:
+def _checked(data: bytes, kind: str, key: str) -> bytes | None:
     """Return the payload of a cache file, None if anything about it is wrong."""
     if len(data) < _HEADER.size:
         return None
     magic, name, length, digest = _HEADER.unpack_from(data)
     payload = data[_HEADER.size :]
     sound = magic == _MAGIC and name == _kind_bytes(kind) and length == len(payload)
-    return payload if sound and digest == _digest(kind, payload) else None
+    return payload if sound and digest == _digest(kind, key, payload) else None
 
 
 def _touch(path: str | os.PathLike[str]) -> None:

@@ -15,6 +15,7 @@ from frame.core.dtypes import dtype
 from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.core.tensors import HostStorage, Tensor, from_numpy
 from frame.hal.interfaces import KernelTime, Port, Signature
+from frame.hal.ports import require_array, require_shape
 from frame.ir.graph import Location, Role
 from frame.runtime.loading import Declared, Loaded, fresh, load
 from frame.runtime.parameters import ParameterStore
@@ -340,8 +341,11 @@ class Entry:
                 f"{self._describe()}"
             )
         array = as_host_array(given[port.name], port, self.declared.backend)
-        if port.name in _AT_LEAST and port.role is Role.HYPERPARAMETER:
-            _require_at_least(array, port)
+        if port.role is Role.HYPERPARAMETER:  # given by name, so no position is told
+            require_array(array, port.type, f"input {port.name!r}")
+            require_shape(array.shape, port.type, f"input {port.name!r}", {})
+            if port.name in _AT_LEAST:
+                _require_at_least(array, port)
         return array
 
     def _derived_arrays(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -98,7 +98,7 @@ class Jitted:
             return self.function(*arguments, **static)
         leaves, layout = flatten(arguments)
         arrays = [_as_array(leaf) for leaf in leaves]
-        types = [TensorType(dtype(a.dtype), a.shape) for a in arrays]
+        types = [_type_of(array, k) for k, array in enumerate(arrays)]
         key = (layout, _hashable(static))
         form = self._find(key, types) or self._add(key, layout, types, static)
         results: list[Any] = form.entry.run(arrays)
@@ -178,7 +178,21 @@ def _hashable(static: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
                 f"keyword arguments are constants of the trace and must be hashable; {name!r} is "
                 f"a {type(value).__name__}: pass arrays and lists by position"
             ) from None
-    return tuple(sorted(static.items()))
+    return tuple((name, _exact(static[name])) for name in sorted(static))
+
+
+def _exact(value: Any) -> Any:
+    """Return a key that tells apart what Python calls equal: 1, 1.0 and True, or 0.0 and -0.0.
+
+    Each gives another graph. A NaN, which equals nothing, has one key, too.
+    """
+    if isinstance(value, tuple):
+        return type(value), tuple(map(_exact, value))
+    if isinstance(value, frozenset):
+        return type(value), frozenset(map(_exact, value))
+    if isinstance(value, np.generic):
+        return type(value), value.dtype, value.tobytes()
+    return type(value), repr(value) if isinstance(value, (float, complex)) else value
 
 
 def _generalised(
@@ -217,6 +231,13 @@ def _as_array(leaf: Any) -> np.ndarray:
     if isinstance(leaf, float):
         return np.asarray(leaf, np.float32)
     return np.asarray(leaf)
+
+
+def _type_of(array: np.ndarray, position: int) -> TensorType:
+    try:
+        return TensorType(dtype(array.dtype), array.shape)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"argument {position}: {error}") from None
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:

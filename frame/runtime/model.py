@@ -12,7 +12,6 @@ import numpy as np
 from frame.core import forks
 from frame.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from frame.core.targets import TargetDescription
-from frame.hal.interfaces import KernelTime
 from frame.ir.graph import Graph
 from frame.nn.module import Architecture, Module, build_graph
 from frame.nn.parameters import materialize
@@ -30,8 +29,13 @@ if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
     from frame.compiler.pipeline import Passes
     from frame.ir.regions import MemoryRegions
+    from frame.runtime.profiler import Profile
 
 INFER, TRAIN, TRAIN_STEP, EVALUATE = "infer", "train", "train_step", "evaluate"
+_NEEDS = {
+    TRAIN: "calls as in training need a model that frame.compile made of a Module",
+    TRAIN_STEP: "a training step needs loss= and optimizer= in frame.compile",
+}
 
 
 class Parameters(Mapping[str, np.ndarray]):
@@ -112,12 +116,15 @@ class CompiledModel:
 
     def declaration(self, name: str) -> Declared:
         """Return the declaration of an entry; raise NotFoundError for an unknown name."""
+        self._require_entry(name)
+        return self._declared[name]()
+
+    def _require_entry(self, name: str) -> None:
         if name not in self._declared:
             raise NotFoundError(
-                f"{self.name} has no entry {name!r}, only {', '.join(self._declared)}; a "
-                "training step needs loss= and optimizer= in frame.compile"
+                f"{self.name} has no entry {name!r}, only {', '.join(self._declared)}; "
+                f"{_NEEDS.get(name, _NEEDS[TRAIN_STEP])}"
             )
-        return self._declared[name]()
 
     def adopt(self, name: str, declared: Declared, loaded: Loaded) -> Entry:
         """Take programs that were loaded elsewhere, from a file, as an entry."""
@@ -198,7 +205,12 @@ class CompiledModel:
         self.store, self.params, self.counter = other.store, other.params, other.counter
 
     def train(self) -> CompiledModel:
-        """Let calls run the model as in training (dropout drops, batch norm uses the batch)."""
+        """Let calls run the model as in training (dropout drops, batch norm uses the batch).
+
+        Raises:
+            NotFoundError: the model is of a function, a graph or a file, which have no such mode.
+        """
+        self._require_entry(TRAIN)
         self._mode = TRAIN
         return self
 
@@ -251,14 +263,28 @@ class CompiledModel:
         """Return the generated code of an entry by stage: `loop`, `llvm`, `assembly`."""
         return self.entry(entry or self._mode).source()
 
-    def profile(self, *inputs: Any, entry: str | None = None, **named: Any) -> Any:
-        """Run once and return where the time went: a `Profile`, one row a kernel launch."""
-        from frame.runtime.profiler import make_profile
+    def profile(
+        self, *inputs: Any, entry: str | None = None, runs: int = 1, **named: Any
+    ) -> Profile:
+        """Return where the time of a run goes: a `Profile`, one row a kernel launch.
+
+        Nothing is changed, not even by a training step: it runs on copies.
+
+        Args:
+            inputs: as for a call, or for `train_step`.
+            entry: `infer`, `train_step`, ...; the one that calls run by default.
+            runs: how often to run; the run of median time is returned.
+            named: inputs by name, and hyperparameters such as `learning_rate`.
+
+        Raises:
+            InvalidArgumentError: an input does not fit, or `runs` is no number of at least 1.
+        """
+        from frame.runtime.profiler import median_profile
 
         chosen = self.entry(entry or self._mode)
-        times: Sequence[KernelTime] = chosen.profile(*inputs, **named)
         # The whole graph: kernels of the update stem from nodes that nobody declared.
-        return make_profile(times, chosen.declared.whole)
+        whole = chosen.declared.whole
+        return median_profile(lambda: chosen.profile(*inputs, **named), whole, runs)
 
     def memory(
         self, entry: str | None = None, sizes: Mapping[str, int] | None = None

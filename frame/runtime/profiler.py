@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from frame.core import views
 from frame.core.dataclass import dataclass
+from frame.core.errors import InvalidArgumentError
 from frame.hal.interfaces import KernelTime
 from frame.ir.graph import Graph
 
@@ -49,10 +50,14 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The launches of one run in order. `print(profile)` shows a table, notebooks an HTML one."""
+    """The launches of one run in order. `print(profile)` shows a table, notebooks an HTML one.
+
+    `runs` tells of how many runs this is the one of median time.
+    """
 
     name: str
     rows: tuple[ProfileRow, ...]
+    runs: int = 1
 
     @property
     def seconds(self) -> float:
@@ -83,7 +88,7 @@ class Profile:
             {**asdict(row), "gflops": _known(row.gflops), "gigabytes": _known(row.gigabytes)}
             for row in self.rows
         ]
-        return {"name": self.name, "seconds": self.seconds, "rows": rows}
+        return {"name": self.name, "seconds": self.seconds, "runs": self.runs, "rows": rows}
 
     def to_json(self) -> str:
         """Return the profile as a JSON text."""
@@ -97,7 +102,8 @@ class Profile:
 
     def _total(self) -> str:
         rate = f", {self.flops / self.seconds * 1e-9:.1f} GFLOP/s" if self.seconds else ""
-        return f"{self.name}: {len(self.rows)} launches, {time_text(self.seconds)}{rate}"
+        median = f", the median of {self.runs} runs" if self.runs > 1 else ""
+        return f"{self.name}: {len(self.rows)} launches, {time_text(self.seconds)}{rate}{median}"
 
     def _repr_html_(self) -> str:
         heads = (*_HEADS[:4], "", *_HEADS[4:])
@@ -105,7 +111,22 @@ class Profile:
         return views.table(heads, rows, "llrrlrr", self._total())
 
 
-def make_profile(times: Sequence[KernelTime], graph: Graph) -> Profile:
+def median_profile(run: Callable[[], Sequence[KernelTime]], graph: Graph, runs: int) -> Profile:
+    """Run a number of times and return the profile of the run of median time.
+
+    Raises:
+        InvalidArgumentError: `runs` is no integer of at least 1.
+    """
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+        raise InvalidArgumentError(
+            f"expected runs to be an integer of at least 1, received {runs!r:.80}"
+        )
+    measured = [run() for _ in range(runs)]
+    measured.sort(key=lambda times: sum(time.seconds for time in times))
+    return make_profile(measured[runs // 2], graph, runs)
+
+
+def make_profile(times: Sequence[KernelTime], graph: Graph, runs: int = 1) -> Profile:
     """Return the profile of a run from its launch times and the declared graph.
 
     A launch that a few modules share names them; for more it shows what their paths have in common:
@@ -123,7 +144,7 @@ def make_profile(times: Sequence[KernelTime], graph: Graph) -> Profile:
         )
         for time in times
     )
-    return Profile(graph.name, tuple(rows))
+    return Profile(graph.name, tuple(rows), runs)
 
 
 def _module_of(origins: Sequence[int], graph: Graph) -> str:

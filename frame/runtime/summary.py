@@ -19,24 +19,30 @@ Row = tuple[str, str, str, int]
 
 def summary(model: CompiledModel) -> str:
     """Return the table of a model as text, with its totals and signature."""
+    return "\n".join([*table_lines(model), *_facts(model)])
+
+
+def table_lines(model: CompiledModel) -> list[str]:
+    """Return the lines of the table alone, between rules."""
     rows = [(path, what, own, f"{n:,}" if n else "") for path, what, own, n in _rows(model)]
-    table = [HEADS, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(HEADS))]
+    cells = [_heads(model), *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(HEADS))]
     lines = [
         "  ".join(
             cell.rjust(width) if i == 3 else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in table
+        for row in cells
     ]
     rule = "-" * max(map(len, lines))
-    return "\n".join([lines[0], rule, *lines[1:], rule, *_facts(model)])
+    return [lines[0], rule, *lines[1:], rule]
 
 
 def summary_html(model: CompiledModel) -> str:
     """Return the table of a model as HTML; every text of the user is escaped."""
     facts = "<br>".join(map(html.escape, _facts(model)))
-    return f"{views.table(HEADS, map(html_cells, _rows(model)), 'lllr')}<div>{facts}</div>"
+    table = views.table(_heads(model), map(html_cells, _rows(model)), "lllr")
+    return f"{table}<div>{facts}</div>"
 
 
 def counts(model: CompiledModel) -> tuple[int, int]:
@@ -46,6 +52,11 @@ def counts(model: CompiledModel) -> tuple[int, int]:
     sizes = {name: model.store.array(name).size for name in model.params}
     inside = sum(size for name, size in sizes.items() if name in buffers)
     return sum(sizes.values()) - inside, inside
+
+
+def _heads(model: CompiledModel) -> tuple[str, ...]:
+    """What the columns of `_rows` hold."""
+    return ("parameter", "dtype", "shape", "elements") if model.module is None else HEADS
 
 
 def _rows(model: CompiledModel) -> Sequence[Row]:

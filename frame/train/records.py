@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from frame.runtime.model import CompiledModel
 
 _FALLING = ("loss", "error")
+_SHOWN = 20  # how many lines of epochs a text has
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class History:
 
     `stopped` says why it ended before its last epoch; it is empty when it did not. `best` is the
     number of the best epoch where something watched for it. `model` is the trained model of a task.
+    `print(history)` shows a table, notebooks an HTML one.
     """
 
     epochs: tuple[EpochRecord, ...]
@@ -98,9 +100,9 @@ class History:
         """Return the records as plain data, one row an epoch."""
         return [record.to_data() for record in self.epochs]
 
-    def _repr_html_(self) -> str:
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return the heads of the columns, and a row of cells for each epoch."""
         names = list(dict.fromkeys(name for e in self.epochs for name in e.values()))
-        heads = ("epoch", *names, "seconds")
         rows = [
             (
                 str(e.epoch + 1),
@@ -109,7 +111,29 @@ class History:
             )
             for e in self.epochs
         ]
-        note = f"<div>{html.escape(self.stopped)}</div>" if self.stopped else ""
+        return ("epoch", *names, "seconds"), rows
+
+    def _summary(self) -> str:
+        parts = [f"{len(self.epochs)} epochs, {self.steps:,} steps in {self.seconds:.2f} s"]
+        parts += [f"best epoch {self.best + 1}"] if self.best is not None else []
+        return "; ".join([*parts, self.stopped] if self.stopped else parts)
+
+    def __str__(self) -> str:
+        heads, rows = self._table()
+        if len(rows) > _SHOWN:
+            left_out = len(rows) - _SHOWN + 1
+            gap = (f"({left_out} more)", *[""] * (len(heads) - 1))
+            rows = [*rows[: _SHOWN // 2], gap, *rows[left_out + _SHOWN // 2 :]]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (heads, *rows)
+        ]
+        return "\n".join([*lines, self._summary()])
+
+    def _repr_html_(self) -> str:
+        heads, rows = self._table()
+        note = f"<div>{html.escape(self._summary())}</div>"
         return views.table(heads, rows, "r" * len(heads)) + note
 
 

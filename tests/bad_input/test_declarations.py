@@ -395,3 +395,46 @@ def test_no_op_makes_more_dimensions_than_arrays_have() -> None:
     text = f"graph @g(%x: float32[{', '.join(['1'] * 65)}]) {{\n  return %x\n}}\n"
     with pytest.raises(InvalidArgumentError):
         parse_graph(text)
+
+
+@nn.module
+def Squared(m: Any, x: Any) -> Any:
+    return ops.relu(x) @ x  # the line that is wrong
+
+
+def _in_a_scan(x: Any) -> Any:
+    def body(carry: Any, _: Any) -> Any:
+        return carry @ x, carry  # the line that is wrong
+
+    return ops.scan(body, x, None, length=2)[0]
+
+
+def _no_gradient(x: Any) -> Any:
+    run = frame.grad(lambda y: ops.while_loop(lambda c: c < 9.0, lambda c: c * 2.0, y[0]))
+    return run(x)  # the line that is wrong
+
+
+TWO_ROWS = [frame.spec((2, 3))]
+LINES: dict[str, Callable[[], Any]] = {
+    "module": lambda: frame.compile(nn.Sequential([Squared]), TWO_ROWS),
+    "trace in a pass of a scan": lambda: frame.trace(_in_a_scan, *TWO_ROWS),
+    "gradient": lambda: frame.compile(_no_gradient, ONE),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_message_ends_with_the_line_of_the_user(name: str) -> None:
+    """Where there is no traceback to look at, on the command line, it is all that there is."""
+    with pytest.raises(FrameError) as caught:
+        LINES[name]()
+    *_, where = str(caught.value).splitlines()
+    assert where.startswith(f"at {__file__}:") and where.endswith("# the line that is wrong")
+
+
+def test_a_layer_of_frame_is_told_with_the_line_that_compiles_it() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        frame.compile(nn.Sequential("net", [nn.Linear(3, 8), nn.Linear(9, 2)]), ONE)
+    text, where = str(caught.value).splitlines()
+    assert text.startswith("in module net.1 (Linear): matmul") and where.startswith(
+        f"at {__file__}"
+    )

@@ -103,7 +103,7 @@ def test_known_43_a_full_disk_costs_no_file_and_no_result(tmp_path: Path) -> Non
         "kept True True",
     ]  # fmt: skip
     assert [p for p in tmp_path.rglob(f".*{TEMPORARY}")] == []
-    assert Cache(tmp_path / "cache" / "v1").verify()[1] == ()
+    assert Cache(tmp_path / "cache" / "v2").verify()[1] == ()
 
 
 def test_kill_9_during_the_demo_costs_neither_file_nor_cache(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_kill_9_during_the_demo_costs_neither_file_nor_cache(tmp_path: Path) -> 
         assert process.poll() is None
     _kill(process)
     assert kept.read_bytes() == b"the network of yesterday"
-    assert Cache(tmp_path / "cache" / "v1").verify()[1] == ()
+    assert Cache(tmp_path / "cache" / "v2").verify()[1] == ()
     with config.override(FRAME_CACHE_DIR=str(tmp_path / "cache")):
         assert compiled(RECIPES[0], seed=0).entry("train_step").loaded.hit
 

@@ -160,10 +160,11 @@ def test_a_rate_of_zero_and_odd_kinds_of_rates() -> None:
     model.train_step(*_batch(), learning_rate=0)
     assert np.array_equal(model.params["net.0.weight"], before)
     for rate, message in (
-        (None, "'learning_rate'.*expected float32"),
-        ("0.1", "'learning_rate'.*expected float32"),
-        (0.1j, "'learning_rate'.*expected float32"),
-        ([0.1, 0.2], "'learning_rate'.*expected float32"),
+        (None, "^input 'learning_rate': expected float32"),
+        ("0.1", "^input 'learning_rate': expected float32"),
+        (0.1j, "^input 'learning_rate': expected float32"),
+        ([0.1, 0.2], "^input 'learning_rate': expected float32"),
+        (np.ones(2, np.float32), "^input 'learning_rate': expected float32.*shape \\[2\\]"),
         (10**60, "'learning_rate'.*expected a number that float32 can hold"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):

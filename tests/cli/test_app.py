@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 import pytest
@@ -148,6 +149,18 @@ def test_doctor_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "processor" in text and "llvmlite" in text
     assert (code == 0) == text.rstrip().endswith("none")
+
+
+def test_a_backend_without_a_device_says_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from frame.backends.intel_npu import sdk
+
+    monkeypatch.setattr(sdk, "installed_version", lambda: "missing")
+    assert main(["backends"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^intel_npu +no device +-$", text, re.MULTILINE)
+    assert "intel_npu: the backend intel_npu needs the openvino wheel" in text
 
 
 def test_a_failing_plug_in_is_reported_with_its_reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,13 @@ def test_the_second_compile_comes_from_the_cache(folder: Path, capsys) -> None:
 
 
 def test_compile_for_people_names_inputs_and_time(folder: Path, capsys) -> None:
-    assert main(["compile", *ADD]) == 0
-    text = capsys.readouterr().out
-    assert "x: float32[batch, 4]" in text and "compiled" in text
+    for done in (
+        r"compiled +in \d+\.\d+ s",
+        r"loaded +in \d+\.\d+ s from the cache, nothing was comp",
+    ):
+        assert main(["compile", *ADD]) == 0
+        text = capsys.readouterr().out
+        assert "x: float32[batch, 4]" in text and re.search(f"^{done}", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("reference", ["user_models:negate", "user_models:jitted"])
@@ -72,9 +77,9 @@ def test_cache_info_verify_clear(folder: Path, capsys) -> None:
     info = _json(capsys)
     assert info["mode"] == "on" and info["manifests"] == 1 and info["size"] > 0
     assert main(["cache", "verify", "--json"]) == 0
-    assert _json(capsys) == {"sound": info["manifests"] + info["artifacts"], "damaged": []}
+    assert _json(capsys) == {"sound": info["files"], "damaged": []}
     assert main(["cache", "clear", "--json"]) == 0
-    assert _json(capsys)["removed"] == info["manifests"] + info["artifacts"]
+    assert _json(capsys)["removed"] == info["files"]
     assert main(["cache", "info"]) == 0
     assert "0 B" in capsys.readouterr().out
 
@@ -88,9 +93,22 @@ def test_cache_verify_finds_a_damaged_file(folder: Path, capsys) -> None:
     assert str(victim) in capsys.readouterr().out
 
 
-def test_doctor_shows_the_cache(folder: Path, capsys) -> None:
+def test_doctor_shows_the_cache_and_counts_each_file_once(folder: Path, capsys) -> None:
+    assert main(["compile", *ADD]) == 0
+    capsys.readouterr()
     main(["doctor", "--json"])
-    assert _json(capsys)["cache"]["folder"].startswith(str(folder / "cache"))
+    found = _json(capsys)["cache"]
+    files = [path for path in (folder / "cache").rglob("*") if path.is_file()]
+    assert found["folder"].startswith(str(folder / "cache"))
+    assert found["files"] == found["sound"] == len(files) > 0 and found["damaged"] == 0
+    kinds = ("manifests", "artifacts", "digests of sources")
+    assert sum(found[name] for name in kinds) == len(files)
+    main(["doctor"])
+    text = capsys.readouterr().out
+    assert f"{len(files)}: manifests 1, " in text and "every file is sound" in text
+    files[0].write_bytes(b"")
+    main(["doctor"])
+    assert "1 of the files are damaged: frame cache verify names them" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("trust", [[], ["--trust"]])
@@ -119,3 +137,21 @@ def test_inspect_reads_a_file(saved: Path, capsys) -> None:
     assert _json(capsys)["inputs"] == [{"name": "x", "type": "float32[batch, 4]"}]
     assert main(["inspect", "model.frame", "--input", "3"]) == 2
     assert "leave out --input" in capsys.readouterr().err
+
+
+def test_inspect_shows_the_parameters_under_heads_that_fit(folder: Path, capsys) -> None:
+    """The modules are known before a model is saved; a file knows the parameters alone."""
+    words = ["user_models:network", "--input", "batch,4"]
+    assert main(["inspect", *words]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^path +module +own parameters +elements$", text, re.MULTILINE)
+    assert re.search(
+        r"^network\.0 +Linear\(.*\) +weight\(4, 8\), bias\(8,\) +40$", text, re.MULTILINE
+    )
+    assert main(["compile", *words, "-o", "network.frame"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", "network.frame"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^parameter +dtype +shape +elements$", text, re.MULTILINE)
+    assert re.search(r"^network\.0\.weight +float32 +\(4, 8\) +32$", text, re.MULTILINE)
+    assert text.count("float32[batch, 4]") == 1 and text.count("58") == 1  # nothing is said twice

@@ -100,7 +100,7 @@ def test_the_text_has_every_figure_and_no_bar(report: dict, here: Path, capfd) -
         r"frame \d+\.\d+\.\d+ on cpu: \S+, \d+ threads; seed 3",
         r"1,437 handwritten digits to learn from, 360 to test on, a few epochs only \(--quick\)",
         r"mlp, 50,826 parameters\n  test accuracy  \d+\.\d\d%",
-        r"compile time   \d+\.\d\d s, from the cache",
+        r"compile time   \d+\.\d\d s \(loaded from the cache\)",
         r"time per step  \d+\.\d\d ms",
         r"speed          \d+\.\d GFLOP/s",
         r"cnn saved as other\.frame \(\d+\.\d [KM]iB\)",

@@ -75,7 +75,7 @@ def _expect_rebuilt(cache_folder: Path, caplog) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_known_6_torn_files_are_rebuilt(cache_folder, caplog, kind: str, kept: str) -> None:
     model()
-    for path in _files(cache_folder / "v1" / kind):
+    for path in _files(cache_folder / "v2" / kind):
         data = path.read_bytes()
         size = {"0": 0, "1": 1, "half": len(data) // 2, "len-1": len(data) - 1}[kept]
         path.write_bytes(data[:size])
@@ -109,6 +109,20 @@ def test_a_file_of_another_kind_is_not_taken(cache_folder) -> None:
     assert cache.get(ARTIFACT, KEY) is None
 
 
+def test_files_that_took_each_others_names_are_not_taken(cache_folder) -> None:
+    """Else a cache that was restored wrongly would run the code of another graph."""
+    cache, other = Cache(cache_folder), hashlib.sha256(b"another key").hexdigest()
+    cache.put(ARTIFACT, KEY, b"one")
+    cache.put(ARTIFACT, other, b"two")
+    assert (cache.get(ARTIFACT, KEY), cache.get(ARTIFACT, other)) == (b"one", b"two")
+    first, second = _files(cache_folder)
+    contents = first.read_bytes(), second.read_bytes()
+    second.write_bytes(contents[0])
+    first.write_bytes(contents[1])
+    assert cache.get(ARTIFACT, KEY) is cache.get(ARTIFACT, other) is None
+    assert cache.verify() == (0, (first, second))
+
+
 @pytest.mark.parametrize("length", [0, 1 << 40, (1 << 64) - 1])
 def test_an_absurd_length_in_a_header_takes_no_memory(cache_folder, length: int) -> None:
     cache = Cache(cache_folder)
@@ -123,7 +137,7 @@ def test_a_manifest_with_a_sound_digest_but_foreign_content_is_a_miss(cache_fold
     model()
     cache = default_cache()
     for content in (b"", b"[]", b"{}", b'{"version": 99}', b"\xff\xfe", b'{"version": 1}'):
-        for path in _files(cache_folder / "v1" / MANIFEST):
+        for path in _files(cache_folder / "v2" / MANIFEST):
             cache.put(MANIFEST, path.name, content)
         _expect_rebuilt(cache_folder, caplog)
 
@@ -164,7 +178,7 @@ def test_a_pipe_or_link_in_the_place_of_a_file_is_a_miss(cache_folder) -> None:
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
 def test_known_18_a_folder_that_others_may_write_to_is_refused(cache_folder, caplog, mode) -> None:
-    root = cache_folder / "v1"
+    root = cache_folder / "v2"
     root.mkdir(parents=True)
     root.chmod(mode)
     x = numbers(3, 4)
@@ -175,7 +189,7 @@ def test_known_18_a_folder_that_others_may_write_to_is_refused(cache_folder, cap
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs root for chown")
 def test_known_17_a_folder_of_another_user_is_refused(cache_folder, caplog) -> None:
-    root = cache_folder / "v1"
+    root = cache_folder / "v2"
     root.mkdir(parents=True)
     os.chown(root, 12345, 12345)
     x = numbers(3, 4)
@@ -186,7 +200,7 @@ def test_known_17_a_folder_of_another_user_is_refused(cache_folder, caplog) -> N
 
 def test_known_17_folders_are_private(cache_folder) -> None:
     model()
-    root = cache_folder / "v1"
+    root = cache_folder / "v2"
     assert root.stat().st_mode & 0o077 == 0
     assert all(p.stat().st_mode & 0o022 == 0 for p in root.rglob("*") if p.is_dir())
 
@@ -195,7 +209,7 @@ def test_a_link_in_the_place_of_the_folder_is_refused(cache_folder, tmp_path, ca
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     cache_folder.mkdir()
-    (cache_folder / "v1").symlink_to(elsewhere)
+    (cache_folder / "v2").symlink_to(elsewhere)
     model()
     assert _files(elsewhere) == []
     assert any("not a directory" in r.getMessage() for r in caplog.records)

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -80,11 +81,34 @@ def test_jit_decorates_with_options_and_inlines_into_other_graphs() -> None:
         (lambda: frame.jit(speed=3)(abs), "frame.jit takes backend.*'speed'"),
         (lambda: frame.jit(3), "compiles a function, received 3"),
         (lambda: half(X, mode=[1]), "'mode' is a list"),
-        (lambda: half("text"), "text|dtype"),
+        (lambda: half("text"), "argument 0: expected one of the dtypes .* received dtype"),
+        (lambda: quarter(None), "argument 0: expected one of the dtypes .* received dtype"),
         (lambda: frame.jit(lambda x: "text")(X), "must return values of the graph"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             wrong()
+
+
+def test_constants_that_python_calls_equal_give_graphs_of_their_own() -> None:
+    ones = np.ones(2, np.float32)
+    function = frame.jit(lambda x, *, by: x / by[0])
+    assert np.array_equal(function(ones, by=(0.0,)), [np.inf, np.inf])
+    assert np.array_equal(function(ones, by=(-0.0,)), [-np.inf, -np.inf])
+    assert np.array_equal(function(ones, by=(np.float32(-0.0),)), [-np.inf, -np.inf])
+    for _ in range(2):  # a NaN equals nothing, and is the same constant all the same
+        assert np.isnan(function(ones, by=(float("nan"),))).all()
+    assert function.compiles == 4
+    whole = frame.jit(lambda x, *, by: x + by)
+    assert whole(np.ones(2, np.int32), by=1).tolist() == [2, 2]
+    with pytest.raises(InvalidArgumentError, match="1.0, which int32 can't hold"):
+        whole(np.ones(2, np.int32), by=1.0)
+
+
+def test_a_function_has_no_mode_of_training_and_stays_as_it_is() -> None:
+    model = frame.compile(lambda x: x * 2.0, [frame.spec((2,))])
+    with pytest.raises(NotFoundError, match="no entry 'train'.*made of a Module"):
+        model.train()
+    assert model.mode == "infer" and model(np.ones(2, np.float32)).tolist() == [2, 2]
 
 
 def test_a_branch_on_a_traced_value_says_what_to_use() -> None:
@@ -208,6 +232,39 @@ def test_a_profile_tells_time_work_and_module_of_each_launch() -> None:
     assert len(lines) == len(profile) + 2 and "launches" in lines[-1]
     double = model.profile(np.concatenate([X, X]))
     assert double.flops == pytest.approx(2 * profile.flops, rel=0.05)
+
+
+def test_a_profile_of_several_runs_is_the_one_of_median_time(monkeypatch) -> None:
+    model = _model()
+    entry = model.entry("infer")
+    seconds = iter([3e-6, 1e-6, 9e-6, 2e-6, 4e-6])
+    real = entry.profile
+
+    def slowed(*inputs: Any, **named: Any) -> list[Any]:
+        total = next(seconds)
+        times = real(*inputs, **named)
+        return [replace(each, seconds=total / len(times)) for each in times]
+
+    monkeypatch.setattr(entry, "profile", slowed)
+    profile = model.profile(X, runs=5)
+    assert profile.seconds == pytest.approx(3e-6) and profile.runs == 5
+    assert str(profile).endswith("the median of 5 runs") and next(seconds, None) is None
+    for wrong in (0, -1, True, 1.5, "3"):
+        with pytest.raises(InvalidArgumentError, match="runs to be an integer of at least 1"):
+            model.profile(X, runs=wrong)
+
+
+def test_code_with_clock_reads_is_compiled_once(monkeypatch) -> None:
+    from frame.backends.cpu import compiling
+
+    model, compiled = _model(), []
+    real = compiling.compile_ir
+    monkeypatch.setattr(
+        compiling, "compile_ir", lambda *given: compiled.append(given) or real(*given)
+    )
+    model.profile(X, runs=3)
+    count = len(compiled)
+    assert model.profile(X).flops > 0 and len(compiled) == count
 
 
 def test_a_profile_of_a_training_step_changes_nothing_and_takes_its_inputs() -> None:

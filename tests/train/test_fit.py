@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,17 @@ import frame
 from frame import nn
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.data import DataLoader, TensorDataset
-from frame.train import SGD, EarlyStop, accuracy, constant, cosine, evaluate, fit
+from frame.train import (
+    SGD,
+    EarlyStop,
+    EpochRecord,
+    History,
+    accuracy,
+    constant,
+    cosine,
+    evaluate,
+    fit,
+)
 from tests.train.support import classes, classifier, loader, regressor, weights
 
 
@@ -357,3 +368,33 @@ def test_schedules() -> None:
             cosine(wrong)
     with pytest.raises(InvalidArgumentError, match="warmup"):
         cosine(1.0, warmup=-1)
+
+
+def _history(epochs: int, **facts: Any) -> History:
+    rows = (
+        EpochRecord(k, 1 / (k + 1), {"accuracy": 0.5}, {"loss": 2.0} if k % 2 else {}, 0.25, 4, 8)
+        for k in range(epochs)
+    )
+    return History(tuple(rows), **facts)
+
+
+def test_a_history_prints_as_a_table() -> None:
+    text = str(_history(3, stopped="it was enough", best=1))
+    assert text.splitlines() == [
+        "epoch    loss  accuracy  val_loss  seconds",
+        "    1  1.0000    0.5000               0.25",
+        "    2  0.5000    0.5000    2.0000     0.25",
+        "    3  0.3333    0.5000               0.25",
+        "3 epochs, 12 steps in 0.75 s; best epoch 2; it was enough",
+    ]
+    assert str(_history(0)).splitlines()[-1] == "0 epochs, 0 steps in 0.00 s"
+
+
+@pytest.mark.parametrize("epochs", [19, 20, 21, 100])
+def test_a_long_history_leaves_out_the_middle(epochs: int) -> None:
+    head, *rows, end = str(_history(epochs)).splitlines()
+    shown = [int(row.split()[0]) for row in rows if "more" not in row]
+    left_out = sum(int(row.split()[0].lstrip("(")) for row in rows if "more" in row)
+    assert len(rows) <= 20 and len(shown) + left_out == epochs
+    assert shown[0] == 1 and shown[-1] == epochs and end.startswith(f"{epochs} epochs")
+    assert {len(row) for row in rows if "more" not in row} == {len(head)}

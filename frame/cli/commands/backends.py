@@ -20,9 +20,8 @@ add one. `frame doctor` shows what each backend says about itself."""
 def command(as_json: bool) -> None:
     """List the backends and the devices they see.
 
-    A backend is `ready` when it has a device, `no device` when it finds none or lacks its driver
-    (`frame doctor` says which), and `unusable` when it can't be loaded; the reason follows the
-    table.
+    A backend is `ready` when it has a device, `no device` when it finds none or lacks its driver,
+    and `unusable` when it can't be loaded. The reasons follow the table.
     """
     from frame.cli.discovery import backend_reports
 
@@ -33,5 +32,5 @@ def command(as_json: bool) -> None:
     rows = [(each.name, each.state, ", ".join(each.devices) or "-") for each in reports]
     click.echo(table(("backend", "state", "devices"), rows))
     for each in reports:
-        if each.problem:
-            click.echo(f"\n{each.name}: {each.problem}")
+        if problem := each.problem or (each.facts.get("problem", "") if not each.devices else ""):
+            click.echo(f"\n{each.name}: {problem}")

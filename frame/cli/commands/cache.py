@@ -33,6 +33,9 @@ def command() -> None:
     """
 
 
+# kind of a file of the cache -> what several of them are called
+_KINDS = {"manifest": "manifests", "artifact": "artifacts", "sources": "digests of sources"}
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -82,21 +85,27 @@ def _cache() -> Cache:
 
 def cache_rows(data: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of the cache as rows for people."""
-    return data | {name: bytes_text(data[name]) for name in ("size", "limit") if name in data}
+    if "files" not in data:
+        return data
+    kinds = ", ".join(f"{name} {data[name]}" for name in _KINDS.values())
+    rows = {name: value for name, value in data.items() if name not in _KINDS.values()}
+    rows |= {"files": f"{data['files']}" + (f": {kinds}" if data["files"] else "")}
+    return rows | {name: bytes_text(data[name]) for name in ("size", "limit")}
 
 
 def cache_facts() -> dict[str, Any]:
     """Return where the cache is and how full; sizes in bytes."""
     from frame.core import config
-    from frame.runtime.cache import KINDS, default_directory
+    from frame.runtime.cache import default_directory
 
     cache = _cache()
     entries = list(cache.entries())
-    counts = {f"{kind}s": sum(entry.kind == kind for entry in entries) for kind in KINDS}
+    counts = {name: sum(entry.kind == kind for entry in entries) for kind, name in _KINDS.items()}
     return {
         "folder": str(cache.root or default_directory()),
         "mode": {"0": "off", "1": "on"}.get(config.get("FRAME_CACHE"), "read only"),
         "on disk": "yes" if cache.root is not None else "no, in memory only",
+        "files": len(entries),
         **counts,
         "size": sum(entry.size for entry in entries),
         "limit": cache.limit,

@@ -18,6 +18,7 @@ MODEL is one of
   package.module:factory   a function without arguments that returns a
                            module, a graph or a function of values;
                            also the module, graph or function itself
+  spec.json                a model spec, as `frame train` takes it
   graph.txt                a graph as `frame inspect --graph` prints it
 
 \b
@@ -28,7 +29,7 @@ Examples:
 
 --input gives the shape of an input: numbers, or names for sizes that are known only when the model
 is called. `x=1x3x224x224`, `x=batch,784:float32` and `784` are inputs; `scalar:int64` has no
-dimension. A graph text has its own inputs."""
+dimension. A spec and a graph text have their own inputs."""
 
 
 @click.command("compile", epilog=EPILOG)
@@ -61,9 +62,9 @@ def command(model: str, output: str | None, as_json: bool, **options: Any) -> No
         return
     from frame.cli.describe import model_text
 
-    rows = model_text(data) | {
-        "compiled": f"in {seconds:.3f} s" + (", from the cache" if data["from_cache"] else "")
-    }
+    done = "loaded" if data["from_cache"] else "compiled"
+    where = " from the cache, nothing was compiled" if data["from_cache"] else ""
+    rows = model_text(data) | {done: f"in {seconds:.3f} s{where}"}
     click.echo(facts(rows | ({"file": output} if output else {}), indent=0))
 
 

@@ -120,7 +120,7 @@ class _Text(_Silent):
     def trained(self, trained: Trained) -> None:
         """Show a network as soon as it is trained."""
         data = trained.to_data()
-        cached = ", from the cache" if data["from_cache"] else ""
+        cached = " (loaded from the cache)" if data["from_cache"] else ""
         rows = {
             "test accuracy": click.style(f"{data['test_accuracy']:.2%}", bold=True),
             "compile time": f"{data['compile_seconds']:.2f} s{cached}",

@@ -35,13 +35,22 @@ def command(as_json: bool) -> int:
 
 
 def _print(report: dict[str, Any]) -> None:
-    from frame.cli.commands.cache import cache_rows
-
     problems, columns = report["problems"], screen_columns()
-    for title, rows in (report | {"cache": cache_rows(report["cache"])}).items():
+    for title, rows in (report | {"cache": _cache_rows(report["cache"])}).items():
         if title != "problems":
             click.echo(heading(title))
             click.echo(facts(rows, columns=columns) if rows else "  none")
     click.echo(heading("problems"))
     for problem in problems or ["none"]:
         click.echo("  " + "\n    ".join(wrapped(problem, columns - 4)))
+
+
+def _cache_rows(data: dict[str, Any]) -> dict[str, Any]:
+    """The facts of the cache, with one row that says whether its files are sound."""
+    from frame.cli.commands.cache import cache_rows
+
+    if "damaged" not in data:
+        return data
+    rows = {name: data[name] for name in data if name not in ("sound", "damaged")}
+    bad = f"{data['damaged']} of the files are damaged: frame cache verify names them"
+    return cache_rows(rows) | {"health": bad if data["damaged"] else "every file is sound"}

@@ -93,7 +93,9 @@ def _source(compiled: CompiledModel, stage: str) -> str:
 
 def _show(compiled: CompiledModel, data: dict[str, Any]) -> None:
     from frame.cli.describe import model_text
+    from frame.runtime.summary import table_lines
 
     click.echo(facts(model_text(data), indent=0))
-    if compiled.module is not None or data["parameters"]:
-        click.echo(f"\n{heading('parameters')}\n{compiled.summary()}")
+    if compiled.module is not None or compiled.params:
+        head, *lines = table_lines(compiled)
+        click.echo("\n".join(["", heading(head), *lines]))
