@@ -88,9 +88,11 @@ def require_array(value: Any, type_: TensorType, where: str) -> None:
             f"{where}: expected an array of {type_}, received {type(value).__name__}"
         )
     if value.dtype.newbyteorder("=") != type_.dtype.numpy:
+        numbers = value.dtype.kind not in "OSUmM"
         raise InvalidArgumentError(
             f"{where}: expected {type_}, received dtype {value.dtype.name} with shape "
-            f"{list(value.shape)}; convert with .astype({type_.dtype.name!r})"
+            f"{list(value.shape)}"
+            + (f"; convert with .astype({type_.dtype.name!r})" if numbers else "")
         )
 
 
