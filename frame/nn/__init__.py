@@ -93,6 +93,11 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.nn.graphs import HypergraphConv as HypergraphConv
     from frame.nn.recurrent import GRU as GRU
     from frame.nn.recurrent import LSTM as LSTM
+    from frame.nn.spectral import Fno1dBlock as Fno1dBlock
+    from frame.nn.spectral import Fno2dBlock as Fno2dBlock
+    from frame.nn.spectral import FourierFilter1d as FourierFilter1d
+    from frame.nn.spectral import SpectralConv1d as SpectralConv1d
+    from frame.nn.spectral import SpectralConv2d as SpectralConv2d
     from frame.nn.wavelets import Dwt1d as Dwt1d
     from frame.nn.wavelets import Dwt2d as Dwt2d
     from frame.nn.wavelets import Idwt1d as Idwt1d
@@ -131,6 +136,13 @@ _PLACES = {
     ),
     "frame.nn.graphs": ("GATConv", "GraphConv", "HypergraphConv"),
     "frame.nn.recurrent": ("GRU", "LSTM"),
+    "frame.nn.spectral": (
+        "Fno1dBlock",
+        "Fno2dBlock",
+        "FourierFilter1d",
+        "SpectralConv1d",
+        "SpectralConv2d",
+    ),
     "frame.nn.wavelets": ("Dwt1d", "Dwt2d", "Idwt1d", "Idwt2d"),
 }
 _LAZY = {name: place for place, names in _PLACES.items() for name in names}
