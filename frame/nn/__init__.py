@@ -91,6 +91,9 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.nn.graphs import GATConv as GATConv
     from frame.nn.graphs import GraphConv as GraphConv
     from frame.nn.graphs import HypergraphConv as HypergraphConv
+    from frame.nn.mamba import FourierMamba as FourierMamba
+    from frame.nn.mamba import Mamba as Mamba
+    from frame.nn.mamba import SimpleMamba as SimpleMamba
     from frame.nn.recurrent import GRU as GRU
     from frame.nn.recurrent import LSTM as LSTM
     from frame.nn.spectral import Fno1dBlock as Fno1dBlock
@@ -135,6 +138,7 @@ _PLACES = {
         "SoftMarginLoss",
     ),
     "frame.nn.graphs": ("GATConv", "GraphConv", "HypergraphConv"),
+    "frame.nn.mamba": ("FourierMamba", "Mamba", "SimpleMamba"),
     "frame.nn.recurrent": ("GRU", "LSTM"),
     "frame.nn.spectral": (
         "Fno1dBlock",
