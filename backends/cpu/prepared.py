@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,23 +22,27 @@ from frame.hal.ports import bind_together
 if TYPE_CHECKING:
     from frame.backends.cpu.executable import CpuExecutable
 
-_SHAPE = operator.attrgetter("shape")
 _ARRAY = np.ndarray
 _SHAPES = 64  # shapes of inputs that are known to fit
+_FRAMES, _SMALL_ARENA = 8, 1 << 20  # shapes with a frame of their own, and bytes of its arena
 
 Shapes = tuple[tuple[int, ...], ...]
 _Row = tuple[int, tuple[int, ...], np.dtype, Callable[[np.ndarray], Any]]
 
 
 class _Known:
-    """Shapes that were checked: what they bind, and word, shape, dtype and pointer of each."""
+    """Shapes that were checked: what they bind, and word, shape, dtype and pointer of each.
 
-    __slots__ = ("binding", "gate", "rows")
+    Some have a frame of their own, which stands ready for them from one call to the next.
+    """
+
+    __slots__ = ("binding", "frame", "gate", "rows")
 
     def __init__(self, binding: Binding, rows: Iterable[_Row]) -> None:
         self.binding = binding
         self.rows = tuple(rows)
         self.gate: Gate | None = None
+        self.frame: Frame | None = None
 
 
 class PreparedCall:
@@ -60,7 +63,7 @@ class PreparedCall:
 
     __slots__ = (
         "_bound", "_entry", "_executable", "_fast", "_fixed", "_frame", "_frames", "_free",
-        "_guarded", "_known", "_lock", "_pool", "_usual", "into", "quick",
+        "_guarded", "_known", "_lock", "_pool", "into", "quick",
     )  # fmt: skip
 
     def __init__(self, executable: CpuExecutable, fixed: Mapping[int, Any]) -> None:
@@ -71,8 +74,7 @@ class PreparedCall:
         rows = ((i, executable.inputs[i]) for i in self._free)
         self._fast = tuple((i, check.dtype, check.pointer) for i, check in rows)
         self._known: OrderedDict[Shapes, _Known] = OrderedDict()
-        self._usual: _Known | None = None
-        self._frame: Frame | None = None  # the one of the gates
+        self._frame: Frame | None = None  # of the gates that share one
         self._lock = forks.lock()
         self._guarded = bool(executable.updates)
         self._pool = get_pool()
@@ -90,42 +92,46 @@ class PreparedCall:
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any] | None = None) -> list[np.ndarray]:
         """Run on the free inputs, in order; see `CpuExecutable.run`."""
         if outputs is None:
-            result = self.again(inputs)
+            result = self.quick(*inputs)
+            if result is None:
+                result = self.again(inputs)
             if result is not None:
                 return [result] if len(self._executable.outputs) == 1 else list(result)
         return self._run_checked(inputs, outputs)
 
     def again(self, inputs: Sequence[Any]) -> Any:
-        """Do what `quick` does on arrays of any shapes that were checked before, and of any strides
-        and byte order, which are copied."""
-        result = self.quick(*inputs)
-        if result is not None or (known := self._expected(inputs)) is None:
-            return result
-        if self._open(known):
-            result = self.quick(*inputs)
+        """Do what `quick` does, which has refused them, on arrays of any shapes that were checked
+        before, and of any strides and byte order, which are copied."""
+        known = self._expected(inputs)
+        if known is None:
+            return None
+        result = self.quick(*inputs) if self._open(known) else None
         if result is None and (plain := self._row_major(inputs)) is not None:
             result = self.quick(*plain)
             if result is None:  # another call is on the frame of the gate
-                result = self._attempt(*plain)
+                result = self._attempt(known, plain)
         return result
 
     def _row_major(self, inputs: Sequence[Any]) -> list[np.ndarray] | None:
         """Return arrays row-major and native, None where one is of another type."""
-        made = []
-        for array, (i, dtype, _) in zip(inputs, self._fast, strict=True):
-            if not isinstance(array, _ARRAY) or array.dtype.newbyteorder("=") != dtype:
-                return None
-            made.append(self._executable.inputs[i].row_major(array, i))
+        made, rows = list(inputs), self._fast
+        for k, array in enumerate(inputs):  # `zip(..., strict=True)` takes as long as the rest
+            i, dtype, _ = rows[k]
+            if type(array) is not _ARRAY or array.dtype is not dtype:
+                if not isinstance(array, _ARRAY) or array.dtype.newbyteorder("=") != dtype:
+                    return None
+                made[k] = self._executable.inputs[i].row_major(array, i)
+            elif not array.flags.carray:  # one look for most arrays
+                made[k] = _dense(array)
         return made
 
-    def _attempt(self, *inputs: Any) -> Any:
+    def _attempt(self, known: _Known, inputs: Sequence[Any]) -> Any:
         """Do what `quick` does, by Python code and on any frame."""
-        usual = self._usual
-        if usual is None or not self._pool.ready:
+        if not self._pool.ready:
             return None
-        frame = self._frame_for(usual.binding)
+        frame = self._frame_for(known.binding)
         try:
-            for array, (word, shape, dtype, pointer) in zip(inputs, usual.rows, strict=True):
+            for array, (word, shape, dtype, pointer) in zip(inputs, known.rows, strict=True):
                 if type(array) is not _ARRAY or array.dtype is not dtype or array.shape != shape:
                     self._frames.append(frame)
                     return None
@@ -133,34 +139,63 @@ class PreparedCall:
         except (ValueError, BufferError):  # another number of arrays, or one that is not row-major
             self._frames.append(frame)
             return None
-        results = self._call(frame, usual.binding, None)
+        results = self._call(frame, known.binding, None)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _expected(self, inputs: Sequence[Any]) -> _Known | None:
         """Return what is known of the shapes of arrays."""
         try:
-            return self._known.get(tuple(map(_SHAPE, inputs)))
+            return self._known.get(tuple([array.shape for array in inputs]))
         except (AttributeError, TypeError):  # not arrays
             return None
 
     def _open(self, known: _Known) -> bool:
         """Make shapes that are known the usual ones; tell whether `quick` is another one now."""
+        gate = known.gate
+        if gate is None or known.frame is None:
+            return self._open_first(known)
+        if self.quick is gate.run:
+            return False
+        self.quick, self.into = gate.run, gate.into
+        return True
+
+    def _open_first(self, known: _Known) -> bool:
+        """Do what `_open` does where there is no gate yet, or one that has to claim its frame."""
         if known.gate is not None and self.quick is known.gate.run:
             return False
         with self._lock:
-            if self._frame is None:
-                self._frame = self._frame_for(known.binding)
-                self._frame.owner = None  # it stays with this call, which never settles it again
+            frame = self._frame_of_gate(known)
             if known.gate is None:
-                known.gate = self._make_gate(known, self._frame)
-            self._usual = known
+                known.gate = self._make_gate(known, frame)
             if known.gate is None:
-                self.quick = self._attempt
-            elif settle(known.gate, self._frame, known.binding):
+                self.quick = partial(self._attempt_all, known)
+            elif settle(known.gate, frame, known.binding):
                 self.quick, self.into = known.gate.run, known.gate.into
             else:
                 return False
         return True
+
+    def _attempt_all(self, known: _Known, *inputs: Any) -> Any:
+        return self._attempt(known, inputs)
+
+    def _frame_of_gate(self, known: _Known) -> Frame:
+        """Return a frame for the gate of some shapes: their own, while there are few and small."""
+        if known.frame is not None:
+            return known.frame
+        if known.gate is None and known.binding.arena_size <= _SMALL_ARENA:
+            own = sum(each.frame is not None for each in self._known.values())
+            if own < _FRAMES:
+                known.frame = self._kept_frame(known.binding)
+                return known.frame
+        if self._frame is None:
+            self._frame = self._kept_frame(known.binding)
+        return self._frame
+
+    def _kept_frame(self, binding: Binding) -> Frame:
+        """Return a frame that stays with this call, which never settles it again."""
+        frame = self._frame_for(binding)
+        frame.owner = None
+        return frame
 
     def _make_gate(self, known: _Known, frame: Frame) -> Gate | None:
         inputs = [(word, shape, dtype) for word, shape, dtype, _ in known.rows]
@@ -311,6 +346,14 @@ class PreparedCall:
         """Whether a target shares memory with an input."""
         sources = [*arrays, *(array for _, array, _ in self._fixed)]
         return any(np.may_share_memory(a, b) for a, b in itertools.product(targets, sources))
+
+
+def _dense(array: np.ndarray) -> np.ndarray:
+    flags = array.flags
+    try:
+        return array if flags.c_contiguous and flags.aligned else array.copy()
+    except MemoryError:
+        return array  # the checks have the word, and say what could not be had
 
 
 def _error(executable: CpuExecutable, frame: Frame) -> FrameError:

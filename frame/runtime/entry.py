@@ -13,7 +13,7 @@ from frame.core import forks
 from frame.core.devices import HOST
 from frame.core.dtypes import dtype
 from frame.core.errors import BadIndexError, InvalidArgumentError
-from frame.core.tensors import HostStorage, Tensor, from_numpy
+from frame.core.tensors import HostStorage, Tensor, from_numpy, over_result
 from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.hal.ports import require_array, require_shape
 from frame.ir.graph import Location, Role
@@ -83,6 +83,7 @@ class Entry:
         self._prepared: tuple[Any, Any, Any] | None = None
         self._quick: tuple[Any, Any] | None = None
         self._names = tuple(port.name for port in self.inputs)
+        self._results = tuple(port.type.dtype for port in self.signature.outputs)
         self._lock = forks.recursive_lock()
         if self._updates:
             store.updated_in_place()
@@ -110,8 +111,8 @@ class Entry:
                     result = self._attempt(quick[1], inputs, named, out)
                 else:
                     result = quick[1].quick(*inputs)
-                    if result is None and _all_arrays(inputs):
-                        result = quick[1].again(inputs)
+                    if result is None:
+                        result = self._again(quick[1], inputs)
             except BadIndexError as error:
                 raise self._located(error) from None
             if result is not None:
@@ -120,6 +121,28 @@ class Entry:
             return self._call_tensors(inputs, named, out)
         results = self.run(inputs, named, out)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _again(self, call: Any, inputs: Sequence[Any]) -> Any:
+        """Run on what `quick` has refused: arrays of other shapes or strides, and Tensors."""
+        arrays, tensors = [], False
+        for value in inputs:
+            if type(value) is Tensor:
+                storage, tensors = value.storage, True
+                if type(storage) is not HostStorage:
+                    return None
+                arrays.append(storage.array)
+            elif type(value) is np.ndarray:
+                arrays.append(value)
+            else:
+                return None
+        if not tensors:
+            return call.again(inputs)
+        result = call.quick(*arrays)
+        if result is None and (result := call.again(arrays)) is None:
+            return None
+        if type(result) is not tuple:
+            return over_result(result, self._results[0])
+        return tuple(map(over_result, result, self._results))
 
     def _attempt(
         self,

@@ -21,6 +21,7 @@ from frame import ops
 from frame.backends.cpu import gate
 from frame.backends.cpu.pool import get_pool, set_num_threads
 from frame.backends.cpu.prepared import PreparedCall
+from frame.core.dtypes import float32
 from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.core.tensors import Tensor, from_numpy
 
@@ -91,7 +92,20 @@ def test_names_lists_and_tensors(way: str, unchecked: Callable[[], None]) -> Non
         np.testing.assert_array_equal(result, X + Y)
     for result in (model(from_numpy(X), Y), model(x=from_numpy(X), y=Y)):
         assert isinstance(result, Tensor)
+        assert (result.shape, result.dtype, str(result.device)) == ((16,), float32, "cpu:0")
         np.testing.assert_array_equal(result.numpy(), X + Y)
+
+
+def test_tensors_of_odd_memory_give_several_tensors(way: str, unchecked) -> None:
+    model = frame.compile(lambda x: (x < 1.0, ops.cast(x, "bfloat16")), [frame.spec((16,))])
+    _warm(model, X)
+    unchecked()
+    for make in ODD.values():
+        small, cast = model(from_numpy(make()))
+        assert isinstance(small, Tensor) and isinstance(cast, Tensor)
+        assert [str(t.dtype) for t in (small, cast)] == ["bool", "bfloat16"]
+        np.testing.assert_array_equal(small.numpy(), make() < 1)
+        np.testing.assert_array_equal(cast.numpy().astype(np.float32), model(make())[1])
 
 
 def _unaligned() -> np.ndarray:
@@ -295,6 +309,21 @@ def test_sizes_beyond_those_that_are_kept(way: str) -> None:
     for n in [*range(80), *range(80)]:
         x = np.full(n, n, np.float32)
         np.testing.assert_array_equal(model(x, x), 2 * x)
+    frames = [known.frame for known in _prepared(model)._known.values()]
+    assert len(frames) == 64 and sum(frame is not None for frame in frames) <= 8
+
+
+def test_sizes_with_large_arenas_share_one() -> None:
+    """Else each would keep its arena for good, whose pages are not given back."""
+    model = frame.compile(
+        lambda x: ops.softmax(ops.transpose(ops.sin(x), (1, 0)) @ x), [frame.spec((512, "n"))]
+    )
+    rows = [np.ones((512, n), np.float32) for n in (600, 601, 3, 4)]
+    for x in rows * 3:
+        model(x)
+    knowns = list(_prepared(model)._known.values())
+    assert [known.frame is not None for known in knowns] == [False, False, True, True]
+    assert [known.binding.arena_size > 1 << 20 for known in knowns] == [True, True, False, False]
 
 
 def test_threads_with_sizes_of_their_own(way: str) -> None:
@@ -331,7 +360,7 @@ def test_a_call_while_another_one_is_on_the_frame(unchecked: Callable[[], None])
     assert known.gate.claim() is None
     assert call.quick(X, Y) is None
     np.testing.assert_array_equal(model(X, Y), X + Y)
-    call._frame.context[gate.BUSY] = 0
+    known.frame.context[gate.BUSY] = 0
     assert call.quick(X, Y) is not None
 
 
