@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.train.schedules import constant as constant
     from frame.train.schedules import cosine as cosine
     from frame.train.task import DeepLearningTask as DeepLearningTask
+    from frame.train.views import Views as Views
 
 _PLACES = {
     "frame.compiler.optimizers": (
@@ -82,6 +83,7 @@ _PLACES = {
         "constant",
         "cosine",
     ),
+    "frame.train.views": ("Views",),
 }
 _EXPORTS = {name: place for place, names in _PLACES.items() for name in names}
 

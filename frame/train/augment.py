@@ -1,13 +1,13 @@
-"""Augmentation as a part of the graph: random shifts and flips, and normalisation, in one gather.
+"""Augmentation as a part of the graph: where pixels come from, their colours, normalisation.
 
 The random numbers are those of the step's counter, so that they follow from the seed and the step
-alone. In inference only the normalisation is left.
+alone, image by image. In inference only the normalisation is left.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,22 +15,37 @@ from frame import ops
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32, int64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import is_count, numel
+from frame.core.shapes import is_count
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
+from frame.train.colour import ColourJitter
+from frame.train.warp import Affine, Draw, Frame, resized_crop, sampled, whole_shift
 
 LAYOUTS = ("NCHW", "NHWC")
+_FACTORS = ("brightness", "contrast", "saturation")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageAugmentation:
-    """What happens to each image on its way into the network.
+    """What happens to each image on its way into the network, in this order.
+
+    An image is moved, mirrored, rotated, and a part of it is scaled to the whole; then its colours
+    change. All of it reads each pixel once: whole distances and mirrors copy pixels, rotations and
+    resized crops interpolate between four. Values may leave the range of the image: nothing clamps
+    them.
 
     Attributes:
         shift: each image moves by up to so many pixels along both axes, every distance as likely as
             another; what comes in is `fill`. That is a random crop out of a padded image.
         flip: the probability of a mirror image, left and right exchanged.
-        fill: the value beyond the edges, before normalisation.
+        rotate: each image turns around its middle by up to so many degrees to both sides.
+        crop: (least, most) share of the area that a random rectangle has, which is scaled to the
+            size of the image; () for none.
+        ratio: (least, most) width over height of that rectangle, in pixels.
+        brightness, contrast, saturation: a factor from max(0, 1 - x) to 1 + x; contrast is around
+            the mean luma of the image, saturation around the luma of each pixel.
+        hue: a turn of the hue by up to this share of the circle to both sides, at most 0.5.
+        fill: the value beyond the edges, before colours and normalisation.
         mean, std: one number a channel; (x - mean) / std, in inference, too.
         layout: `NCHW`, or `NHWC` for blueprints.
 
@@ -44,6 +59,13 @@ class ImageAugmentation:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     layout: str = "NCHW"
+    rotate: float = 0.0
+    crop: tuple[float, ...] = ()
+    ratio: tuple[float, ...] = (3 / 4, 4 / 3)
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
 
     def __post_init__(self) -> None:
         whole = is_count(self.shift, 0, int)
@@ -56,6 +78,25 @@ class ImageAugmentation:
         _require(same, "mean and std of the same channels", (self.mean, self.std))
         _require(all(each > 0 for each in self.std), "std above 0", self.std)
         _require(self.layout in LAYOUTS, f"layout to be one of {', '.join(LAYOUTS)}", self.layout)
+        self._check_places()
+        self._check_colours()
+
+    def _check_places(self) -> None:
+        turn = _number(self.rotate) and 0 <= self.rotate <= 180
+        _require(turn, "rotate to be from 0 to 180 degrees", self.rotate)
+        share = not self.crop or _rising(self.crop, 1.0)
+        _require(share, "crop to be () or (least, most) in (0, 1]", self.crop)
+        ratio = _rising(self.ratio, math.inf)
+        _require(ratio, "ratio to be (least, most) above 0", self.ratio)
+        for name in ("crop", "ratio"):
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+
+    def _check_colours(self) -> None:
+        for name in _FACTORS:
+            value = getattr(self, name)
+            _require(_number(value) and value >= 0, f"{name} to be a number of 0 or more", value)
+        half = _number(self.hue) and 0 <= self.hue <= 0.5
+        _require(half, "hue to be in [0, 0.5]", self.hue)
 
     def around(self, module: Module) -> Module:
         """Return a module whose first input goes through this; paths of parameters are the same."""
@@ -71,8 +112,14 @@ class ImageAugmentation:
             raise InvalidArgumentError(
                 f"augmentation: expected float images {self.layout}, received {images.type}"
             )
-        if scope.training and (self.shift or self.flip):
-            images = self._moved(scope.counter(), images)
+        jitter = ColourJitter(self.brightness, self.contrast, self.saturation, self.hue)
+        moves = self.shift or self.flip or self.rotate or self.crop
+        if scope.training and (moves or jitter.works):
+            draw, source = _draws(scope.counter(), images), images
+            if moves:
+                images = self._moved(draw, images)
+            if jitter.works:
+                images = jitter.apply(draw, images, source, self.layout.index("C"))
         return self._normalised(images) if self.mean else images
 
     def _normalised(self, images: Value) -> Value:
@@ -89,36 +136,52 @@ class ImageAugmentation:
     def _scale(self) -> tuple[float, ...]:
         return tuple(1.0 / each for each in self.std)
 
-    def _moved(self, counter: Value, images: Value) -> Value:
-        """Read each pixel from where it comes from: one gather from the flat images."""
-        shape, (high, wide) = images.shape, (self.layout.index("H"), self.layout.index("W"))
-        height, width = shape[high], shape[wide]
-        if not isinstance(height, int) or not isinstance(width, int):
+    def _moved(self, draw: Draw, images: Value) -> Value:
+        """Read each pixel from where it comes from."""
+        frame = Frame(images.shape, self.layout.index("H"), self.layout.index("W"))
+        if not isinstance(images.shape[frame.high], int) or not isinstance(
+            images.shape[frame.wide], int
+        ):
             raise InvalidArgumentError(
                 f"augmentation: expected images of known height and width, received {images.type}"
             )
-        each = (shape[0], 1, 1, 1)
-        rows = ops.iota(shape, high) + self._distance(counter, each)
-        columns = ops.iota(shape, wide)
-        if self.flip:
-            mirrored = ops.less(ops.uniform(counter, each), self.flip)
-            columns = ops.where(mirrored, width - 1 - columns, columns)
-        columns = columns + self._distance(counter, each)
-        inside = ops.logical_and(_within(rows, height), _within(columns, width))
-        places = [ops.iota(shape, axis) for axis in range(4)]
-        places[high] = ops.clamp(rows, 0, height - 1)
-        places[wide] = ops.clamp(columns, 0, width - 1)
-        flat = places[0]
-        for axis in (1, 2, 3):
-            flat = flat * shape[axis] + places[axis]
-        found = ops.gather(ops.reshape(images, (numel(shape),)), flat)
-        return ops.where(inside, found, ops.full((), self.fill, images.dtype))
+        if self.rotate or self.crop:
+            return sampled(images, frame, self._map(draw, frame), self.fill)
+        rows, columns = frame.places()
+        mirrored, down, right = self._steps(draw)
+        if mirrored is not None:
+            columns = ops.where(mirrored, frame.width - 1 - columns, columns)
+        return whole_shift(images, frame, (rows + down, columns + right), self.fill)
 
-    def _distance(self, counter: Value, shape: Sequence[Any]) -> Value:
+    def _steps(self, draw: Draw) -> tuple[Value | None, Value, Value]:
+        """Draw whether an image is mirrored (None for never), and how far it moves, int64."""
+        mirrored = ops.less(draw(0.0, 1.0), self.flip) if self.flip else None
+        down, right = (self._distance(draw) for _ in range(2))
+        return mirrored, down, right
+
+    def _distance(self, draw: Draw) -> Value:
         """Return whole numbers from -shift to shift, each as likely as another."""
-        drawn = ops.uniform(counter, shape, 0.0, 2.0 * self.shift + 1.0, dtype=float32)
+        drawn = draw(0.0, 2.0 * self.shift + 1.0)
         # rounding can reach the upper bound
         return ops.minimum(ops.cast(drawn, int64), 2 * self.shift) - self.shift
+
+    def _map(self, draw: Draw, frame: Frame) -> Affine:
+        """Return the map from a place of the result to one of the image."""
+        least, most = self.crop or (1.0, 1.0)
+        found = resized_crop(draw, frame, (least, most), self._ratio()) if self.crop else Affine()
+        if self.rotate:
+            angle = draw(-self.rotate, self.rotate) * (math.pi / 180.0)
+            middle = (0.5 * (frame.height - 1), 0.5 * (frame.width - 1))
+            found = found.rotated(ops.cos(angle), ops.sin(angle), middle)
+        mirrored, down, right = self._steps(draw)
+        if mirrored is not None:
+            hit = ops.cast(mirrored, float32)
+            found = found.scaled_columns(1.0 - 2.0 * hit, (frame.width - 1.0) * hit)
+        return found.moved(ops.cast(down, float32), ops.cast(right, float32))
+
+    def _ratio(self) -> tuple[float, float]:
+        least, most = self.ratio
+        return least, most
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +195,15 @@ class _Around:
         return self.inner(scope, self.augmentation.build(scope, images), *others)
 
 
-def _within(places: Value, size: Any) -> Value:
-    return ops.logical_and(ops.greater_equal(places, 0), ops.less(places, size))
+def _draws(counter: Value, images: Value) -> Draw:
+    """Return what draws a float32 for each image, from a stream of its own at each call."""
+    shape = (images.shape[0], 1, 1, 1)
+    return lambda low, high: ops.uniform(counter, shape, low, high, dtype=float32)
+
+
+def _rising(values: Any, most: float) -> bool:
+    pair = isinstance(values, (tuple, list)) and len(values) == 2 and all(map(_number, values))
+    return pair and 0 < values[0] <= values[1] <= most
 
 
 def _number(value: Any) -> bool:

@@ -25,6 +25,7 @@ from frame.train.metrics import Metric, named_metrics
 from frame.train.records import EarlyStop, History
 from frame.train.running import TrainingRun
 from frame.train.schedules import Scheduler
+from frame.train.views import Views
 
 Pathlike = str | os.PathLike[str]
 
@@ -79,6 +80,7 @@ class DeepLearningTask:
     bar: bool | None = None
     backend_name: str | None = None
     augmentation: ImageAugmentation | None = None
+    views: Views | None = None
     start: Initializer | None = None
 
     # --- what is trained --------------------------------------------------------------------------
@@ -122,6 +124,16 @@ class DeepLearningTask:
         if not isinstance(augmentation, ImageAugmentation):
             raise _wrong("augment", "ImageAugmentation(shift=1, ...)", augmentation)
         return replace(self, augmentation=augmentation)
+
+    def test_time(self, views: Views) -> DeepLearningTask:
+        """Answer by the mean over several views of the first input, images, in validation.
+
+        The trained model predicts in the same way. The paths of its parameters are those of the
+        network, so `frame.compile(network, ..., params=history.model.params)` is it without views.
+        """
+        if not isinstance(views, Views):
+            raise _wrong("test_time", "Views(mirror=True, shift=1)", views)
+        return replace(self, views=views)
 
     def initializer(self, initializer: Initializer) -> DeepLearningTask:
         """Begin with other weights than those that the layers declare."""
@@ -334,8 +346,8 @@ class DeepLearningTask:
         inputs, targets = feed.specs()
         batch = feed.fixed_batch()
         network = network if isinstance(network, Module) else network.module_for(inputs)
-        if self.augmentation is not None:
-            network = self.augmentation.around(network)
+        for wrapper in (self.views, self.augmentation):  # the outermost last
+            network = network if wrapper is None else wrapper.around(network)
         model = compile_model(
             network,
             inputs,
