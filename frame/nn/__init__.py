@@ -65,6 +65,17 @@ from frame.nn.parameters import (
 )
 
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
+    from frame.nn.activations import CELU as CELU
+    from frame.nn.activations import GLU as GLU
+    from frame.nn.activations import SELU as SELU
+    from frame.nn.activations import Hardsigmoid as Hardsigmoid
+    from frame.nn.activations import Hardtanh as Hardtanh
+    from frame.nn.activations import Identity as Identity
+    from frame.nn.activations import LogSigmoid as LogSigmoid
+    from frame.nn.activations import LogSoftmax as LogSoftmax
+    from frame.nn.activations import Mish as Mish
+    from frame.nn.activations import PReLU as PReLU
+    from frame.nn.activations import Softsign as Softsign
     from frame.nn.attention import MultiheadAttention as MultiheadAttention
     from frame.nn.attention import TransformerDecoderBlock as TransformerDecoderBlock
     from frame.nn.attention import TransformerEncoderBlock as TransformerEncoderBlock
@@ -94,6 +105,9 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.nn.mamba import FourierMamba as FourierMamba
     from frame.nn.mamba import Mamba as Mamba
     from frame.nn.mamba import SimpleMamba as SimpleMamba
+    from frame.nn.pooling import AvgPool1d as AvgPool1d
+    from frame.nn.pooling import GlobalMaxPool as GlobalMaxPool
+    from frame.nn.pooling import MaxPool1d as MaxPool1d
     from frame.nn.recurrent import GRU as GRU
     from frame.nn.recurrent import LSTM as LSTM
     from frame.nn.spectral import Fno1dBlock as Fno1dBlock
@@ -108,6 +122,19 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
 
 # module -> names that __getattr__ below loads from it at their first use
 _PLACES = {
+    "frame.nn.activations": (
+        "CELU",
+        "GLU",
+        "Hardsigmoid",
+        "Hardtanh",
+        "Identity",
+        "LogSigmoid",
+        "LogSoftmax",
+        "Mish",
+        "PReLU",
+        "SELU",
+        "Softsign",
+    ),
     "frame.nn.attention": (
         "MultiheadAttention",
         "TransformerDecoderBlock",
@@ -139,6 +166,7 @@ _PLACES = {
     ),
     "frame.nn.graphs": ("GATConv", "GraphConv", "HypergraphConv"),
     "frame.nn.mamba": ("FourierMamba", "Mamba", "SimpleMamba"),
+    "frame.nn.pooling": ("AvgPool1d", "GlobalMaxPool", "MaxPool1d"),
     "frame.nn.recurrent": ("GRU", "LSTM"),
     "frame.nn.spectral": (
         "Fno1dBlock",

@@ -24,7 +24,8 @@ def number(what: str, value: float, low: float, high: float = math.inf) -> float
 
 def above_zero(what: str, value: float) -> float:
     """Return a finite number above 0, or raise InvalidArgumentError that names `what`."""
-    if not 0 < value < math.inf:
+    right = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not right or not 0 < value < math.inf:
         raise InvalidArgumentError(f"{what} must be finite and above 0, got {value!r}")
     return float(value)
 

@@ -31,7 +31,8 @@ def _build_conv1d(self: Scope, x: Value) -> Value:
     return _with_bias(y, self)
 
 
-def _sides(padding: int | Sequence[int]) -> tuple[int, int]:
+def sides(padding: int | Sequence[int]) -> tuple[int, int]:
+    """Return (before, behind) of a padding, a number or a pair."""
     sides = (padding,) * 2 if isinstance(padding, int) else tuple(padding)
     if len(sides) != 2:
         raise InvalidArgumentError(f"padding must be a number or (before, behind), got {padding!r}")
@@ -77,7 +78,7 @@ def Conv1d(
         "out_channels": out_channels,
         "kernel_size": positive("kernel_size", kernel_size),
         "stride": positive("stride", stride),
-        "padding": _sides(padding),
+        "padding": sides(padding),
         "dilation": positive("dilation", dilation),
         "groups": groups,
         "bias": bias,

@@ -40,6 +40,15 @@ def positive(what: str, value: int, least: int = 1) -> int:
     return value
 
 
+def _finite(what: str, value: float, low: float = -math.inf) -> float:
+    """Return a finite number of at least `low`, or raise InvalidArgumentError that names `what`."""
+    right = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not right or not math.isfinite(value) or value < low:
+        least = "" if low == -math.inf else f" of at least {low}"
+        raise InvalidArgumentError(f"{what} must be a finite number{least}, got {value!r}")
+    return float(value)
+
+
 def _pair(what: str, value: Pair, least: int = 1) -> tuple[int, int]:
     """Return (height, width) of a number or a pair."""
     items = (value, value) if isinstance(value, int) else tuple(value)
@@ -344,7 +353,7 @@ def _batch_norm(
     kind: str, features: int, eps: float, momentum: float, name: str, dtype: DTypeLike
 ) -> Module:
     positive("num_features", features)
-    if not 0 <= momentum <= 1:
+    if not 0 <= _finite("momentum", momentum) <= 1:
         raise InvalidArgumentError(f"momentum must be from 0 to 1, got {momentum!r}")
     specs = (
         param(features, ones(), dtype=dtype, name="gamma"),
@@ -355,7 +364,7 @@ def _batch_norm(
     options = {
         "op": kind,  # hidden from people, who see the kind itself
         "num_features": features,
-        "eps": float(eps),
+        "eps": _finite("eps", eps, 0.0),
         "momentum": float(momentum),
     }
     return _layer(kind, _build_batch_norm, options, specs, name)
@@ -376,7 +385,7 @@ def LayerNorm(
         param(positive("features", features), ones(), dtype=dtype, name="gamma"),
         param(features, zeros(), dtype=dtype, name="beta"),
     )
-    options = {"features": features, "eps": float(eps)}
+    options = {"features": features, "eps": _finite("eps", eps, 0.0)}
     return _layer("LayerNorm", _build_layer_norm, options, specs, name)
 
 
@@ -409,6 +418,8 @@ def Tanh(*, name: str = "") -> Module:
 
 def GELU(approximate: str = "none", *, name: str = "") -> Module:
     """Return x * Phi(x); `approximate` is "none" or "tanh"."""
+    if approximate not in ("none", "tanh"):
+        raise InvalidArgumentError(f"approximate must be one of none, tanh, got {approximate!r}")
     return _activation("GELU", "gelu", name, approximate=approximate)
 
 
@@ -419,12 +430,12 @@ def SiLU(*, name: str = "") -> Module:
 
 def LeakyReLU(slope: float = 0.01, *, name: str = "") -> Module:
     """Return x where x > 0, else slope * x."""
-    return _activation("LeakyReLU", "leaky_relu", name, slope=slope)
+    return _activation("LeakyReLU", "leaky_relu", name, slope=_finite("slope", slope))
 
 
 def ELU(alpha: float = 1.0, *, name: str = "") -> Module:
     """Return x where x > 0, else alpha * (exp(x) - 1)."""
-    return _activation("ELU", "elu", name, alpha=alpha)
+    return _activation("ELU", "elu", name, alpha=_finite("alpha", alpha))
 
 
 def ReLU6(*, name: str = "") -> Module:
@@ -444,6 +455,8 @@ def Softplus(*, name: str = "") -> Module:
 
 def Softmax(axis: int = -1, *, name: str = "") -> Module:
     """Return softmax along an axis."""
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise InvalidArgumentError(f"axis must be an integer, got {axis!r}")
     return _activation("Softmax", "softmax", name, axis=axis)
 
 

@@ -62,7 +62,8 @@ def CrossEntropyLoss(
         reduction: "mean" over the rows, "sum", or "none".
         name: the name in the parent.
     """
-    if not 0 <= label_smoothing <= 1:
+    right = isinstance(label_smoothing, (int, float)) and not isinstance(label_smoothing, bool)
+    if not right or not 0 <= label_smoothing <= 1:
         raise InvalidArgumentError(f"label_smoothing must be in [0, 1], got {label_smoothing!r}")
     options = (
         ("label_smoothing", float(label_smoothing)),

@@ -128,6 +128,9 @@ def test_layer_norm_and_flatten():
     assert run(nn.Flatten(0), x)[0].shape == (24,)
 
 
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al., section 2
+
+
 @pytest.mark.parametrize(
     ("module", "function"),
     [
@@ -142,14 +145,73 @@ def test_layer_norm_and_flatten():
         (nn.Hardswish(), lambda x: x * np.clip(x + 3, 0, 6) / 6),
         (nn.Softplus(), lambda x: np.log1p(np.exp(x))),
         (nn.Softmax(), lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
+        (nn.Identity(), lambda x: x),
+        (nn.CELU(2.0), lambda x: np.where(x > 0, x, 2 * np.expm1(x / 2))),
+        (nn.SELU(), lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x))),
+        (nn.Mish(), lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+        (nn.Softsign(), lambda x: x / (1 + abs(x))),
+        (nn.Hardsigmoid(), lambda x: np.clip(x + 3, 0, 6) / 6),
+        (nn.Hardtanh(-0.5, 2.0), lambda x: np.clip(x, -0.5, 2.0)),
+        (nn.LogSigmoid(), lambda x: -np.log1p(np.exp(-x))),
+        (nn.LogSoftmax(0), lambda x: x - np.log(np.exp(x).sum(0))),
+        (nn.GLU(1), lambda x: x[:, :3] / (1 + np.exp(-x[:, 3:]))),
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
 def test_activations(module, function):
-    x = smooth(3, 5) * 3
+    x = smooth(3, 6) * 3
     (y,) = run(module, x)
     np.testing.assert_allclose(y, function(np.float64(x)), rtol=1e-10, atol=1e-12)
     assert module.parameters() == ()
+
+
+def test_prelu_learns_one_slope_or_one_a_channel():
+    x = smooth(2, 3, 4)
+    slopes = np.array([0.1, -0.5, 2.0], np.float32)
+    (y,) = run(nn.PReLU(3), x, given=[slopes])
+    np.testing.assert_allclose(y, np.where(x > 0, x, np.float64(x) * slopes[:, None]))
+    (y,) = run(nn.PReLU(), x)
+    np.testing.assert_allclose(y, np.where(x > 0, x, np.float64(x) * 0.25))
+
+
+def test_pools_of_sequences():
+    x = smooth(2, 3, 7)
+    wide = np.float64(x)
+    (largest,) = run(nn.MaxPool1d(3, 2, (1, 0)), x)
+    padded = np.pad(wide, ((0, 0), (0, 0), (1, 0)), constant_values=-np.inf)
+    windows = [padded[..., k : k + 3] for k in (0, 2, 4)]
+    np.testing.assert_array_equal(largest, np.stack([w.max(-1) for w in windows], -1))
+    (mean,) = run(nn.AvgPool1d(2), x)
+    np.testing.assert_allclose(mean, wide[..., :6].reshape(2, 3, 3, 2).mean(-1), rtol=1e-12)
+    (everything,) = run(nn.GlobalMaxPool(keepdims=True), smooth(2, 3, 4, 5))
+    np.testing.assert_array_equal(everything, smooth(2, 3, 4, 5).max((2, 3), keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.GELU("erf"), "approximate must be one of none, tanh, got 'erf'"),
+        (lambda: nn.LeakyReLU("a"), "slope must be a finite number, got 'a'"),
+        (lambda: nn.ELU(math.nan), "alpha must be a finite number"),
+        (lambda: nn.Softmax(1.0), "axis must be an integer, got 1.0"),
+        (lambda: nn.LayerNorm(3, eps=-1.0), "eps must be a finite number of at least 0.0, got -1"),
+        (lambda: nn.BatchNorm2d(3, eps="x"), "eps must be"),
+        (lambda: nn.BatchNorm1d(3, momentum=None), "momentum must be a finite number, got None"),
+        (lambda: nn.CrossEntropyLoss("0.1"), r"label_smoothing must be in \[0, 1\], got '0.1'"),
+        (lambda: nn.HuberLoss("1"), "delta must be finite and above 0, got '1'"),
+        (lambda: nn.CELU(0.0), "alpha must be finite and above 0"),
+        (lambda: nn.Hardtanh(1.0, 1.0), "low of Hardtanh must be below high"),
+        (lambda: nn.GLU(None), "axis must be an integer"),
+        (lambda: nn.PReLU(0), "channels must be"),
+        (lambda: nn.MaxPool1d(0), "kernel_size must be"),
+        (lambda: nn.AvgPool1d(2, padding=(1, 2, 3)), "padding must be a number or"),
+        (lambda: run(nn.MaxPool1d(2), smooth(2, 3)), r"MaxPool1d takes an input \[N, C, L\]"),
+        (lambda: run(nn.GlobalMaxPool(), smooth(2, 3)), "GlobalMaxPool takes an input"),
+    ],
+)
+def test_activations_norms_and_pools_check_their_arguments(make, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()
 
 
 def test_dropout_drops_in_training_only():
