@@ -15,7 +15,7 @@ from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError, U
 from frame.ir.locations import source_of
 
 if TYPE_CHECKING:
-    from frame.ir.graph import TensorType
+    from frame.ir.graph import Graph, TensorType
     from frame.runtime.model import CompiledModel
 
 FACTORY = re.compile(r"^(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)$")
@@ -57,22 +57,29 @@ def load_model(reference: str) -> Any:
     return _call(_attribute(match["module"], match["name"]), reference)
 
 
-def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> CompiledModel:
+def compile_model(
+    model: Any, specs: list[InputSpec], *, blank: bool = False, **options: Any
+) -> CompiledModel:
     """Compile what `load_model` returned for the inputs of the command line.
+
+    `blank` lets the parameters of a graph be zeros where no values are given: for looking at its
+    code, or to have it in the cache.
 
     Raises:
         CommandError: an input is missing, doubled or unknown, or the model is none.
         InvalidArgumentError: the user's code failed.
     """
     import frame
-    from frame.ir.graph import Graph
+    from frame.ir import graph as ir
     from frame.nn.module import Architecture, Module
 
     if _is_plan(model):
         return _compile_plan(model, specs, **options)
-    if isinstance(model, Graph):
+    if isinstance(model, ir.Graph):
         if specs:
             raise CommandError("a graph has its own inputs: leave out --input")
+        if blank and options.get("params") is None:
+            options["params"] = _zeros(model)
         return frame.compile(model, **options)
     if not isinstance(model, (Module, Architecture)) and not callable(model):
         raise CommandError(
@@ -90,6 +97,19 @@ def compile_model(model: Any, specs: list[InputSpec], **options: Any) -> Compile
         if source_of(error):
             raise _user_error("building the model", error) from error
         raise
+
+
+def _zeros(graph: Graph) -> dict[str, Any]:
+    """Return zeros for the inputs of a graph that are no inputs of a call."""
+    import numpy as np
+
+    from frame.ir.graph import Role
+
+    return {
+        entry.name: np.zeros(entry.value.type.storage_shape, entry.value.dtype.numpy)  # type: ignore[arg-type]
+        for entry in graph.inputs
+        if entry.role in (Role.PARAMETER, Role.BUFFER)
+    }
 
 
 def _is_plan(model: Any) -> bool:

@@ -89,6 +89,11 @@ class GraphBuilder:
     def input(self, type_: TensorType, role: Role = Role.INPUT, name: str = "") -> Value:
         """Declare a graph input; an empty name becomes `arg<position>`."""
         _check_name(name, "an input")
+        if not isinstance(type_, TensorType):
+            raise InvalidArgumentError(
+                f"expected the type of an input, as frame.spec((2, 3)) gives it, received "
+                f"{type_!r:.80}"
+            )
         name = name or f"arg{len(self.inputs)}"
         if name in self._input_names:
             raise InvalidArgumentError(

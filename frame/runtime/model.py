@@ -12,7 +12,7 @@ import numpy as np
 from frame.core import forks
 from frame.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from frame.core.targets import TargetDescription
-from frame.ir.graph import Graph
+from frame.ir.graph import Graph, Role
 from frame.nn.module import Architecture, Module, build_graph
 from frame.nn.parameters import materialize
 from frame.runtime.backends import backend as find_backend
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from frame.runtime.profiler import Profile
 
 INFER, TRAIN, TRAIN_STEP, EVALUATE = "infer", "train", "train_step", "evaluate"
+_NAMED = 8  # how many missing parameters a message names
 _NEEDS = {
     TRAIN: "calls as in training need a model that frame.compile made of a Module",
     TRAIN_STEP: "a training step needs loss= and optimizer= in frame.compile",
@@ -231,12 +232,7 @@ class CompiledModel:
             NotFoundError: a name is unknown, or the file does not exist.
             InvalidArgumentError: a shape or dtype does not fit, or the file is damaged.
         """
-        if isinstance(values, (str, os.PathLike)):
-            # The readers of weight files are imported by those who have such a file.
-            from frame.interop.weights import load_weights
-
-            values = load_weights(values)
-        self.store.write(values)
+        self.store.write(_read(values))
 
     def save(self, path: str | os.PathLike[str], *, objects: bool = True) -> None:
         """Write the model to a `.frame` file: declared graphs, weights and, unless `objects` is
@@ -336,7 +332,7 @@ def compile(
     targets: Sequence[Any] = (),
     optimizer: Optimizer | None = None,
     sizes: Mapping[str, int] | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     passes: Passes = None,
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -354,7 +350,8 @@ def compile(
         optimizer: how a step updates the parameters.
         sizes: numbers for symbols, such as {"batch": 64}, for which the training step alone is
             compiled: quicker code, that takes no other size (`DataLoader(..., drop_last=True)`).
-        params: initial values by path in place of the declared initialisers.
+        params: initial values by path, or a .safetensors or .npz file of them, in place of the
+            declared initialisers. A graph has none of these: it needs a value for each parameter.
         passes: edits of the pass list, see `frame.compiler.pipeline.make_pipeline`.
         options: options of the backend.
         seed: the seed of initialisers and of random ops.
@@ -367,7 +364,8 @@ def compile(
     on = target_of(owner, target)
     settings = _Settings(owner.name, on, passes, dict(options or {}))
     made = _Declarations(model, inputs, loss, targets, optimizer, settings, sizes or {})
-    values = made.initial_values(seed)
+    params = _read(params)
+    values = made.initial_values(seed, params or {})
     module = made.model if isinstance(made.model, Module) else None
     family = None if module is None else Family(made.for_inputs, targets)
     result = CompiledModel(
@@ -429,6 +427,8 @@ class _Declarations:
         self.model, self.loss, self.optimizer, self.settings = model, loss, optimizer, settings
         self.targets = [as_spec(target) for target in targets]
         self.sizes = check_sizes(sizes, [*self.inputs.values(), *self.targets])
+        if isinstance(model, Graph) and self.inputs:
+            _require_own_inputs(model, list(self.inputs.values()))
         if isinstance(model, Module):
             self.name = model.name or model.kind
         elif isinstance(model, Graph):
@@ -458,8 +458,14 @@ class _Declarations:
             made[EVALUATE] = self._evaluate
         return made
 
-    def initial_values(self, seed: int) -> dict[str, np.ndarray]:
-        """Return the initial parameters by path."""
+    def initial_values(self, seed: int, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the initial parameters by path; those of a graph are there to be overwritten.
+
+        Raises:
+            InvalidArgumentError: the model is a graph, and `params` lacks one of its parameters.
+        """
+        if isinstance(self.model, Graph):
+            return _blank_parameters(self.model, params)
         if not isinstance(self.model, Module):
             return {}
         return {spec.name: materialize(spec, seed) for spec in self.model.parameters()}
@@ -496,6 +502,43 @@ class _Declarations:
         loss, _ = self._require_training()
         graph = graph_with_loss(self.model, loss, self.inputs, self.targets, "infer")
         return self.settings.declare(graph)
+
+
+def _read(values: Any) -> Any:
+    """Return parameters, from the file where a path is given."""
+    if not isinstance(values, (str, os.PathLike)):
+        return values
+    # The readers of weight files are imported by those who have such a file.
+    from frame.interop.weights import load_weights
+
+    return load_weights(values)
+
+
+def _blank_parameters(graph: Graph, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return zeros for the parameters and buffers of a graph, all of which `params` must have."""
+    kept = [entry for entry in graph.inputs if entry.role in (Role.PARAMETER, Role.BUFFER)]
+    missing = [entry.name for entry in kept if entry.name not in params]
+    if missing:
+        more = ", ..." if len(missing) > _NAMED else ""
+        raise InvalidArgumentError(
+            f"the graph {graph.name} has {len(kept)} parameters, which have no initial values of "
+            f"their own: expected params= (--params) with a value for each, received none for "
+            f"{', '.join(missing[:_NAMED])}{more}"
+        )
+    return {
+        entry.name: np.zeros(entry.value.type.storage_shape, entry.value.dtype.numpy)  # type: ignore[arg-type]
+        for entry in kept
+    }
+
+
+def _require_own_inputs(graph: Graph, given: Sequence[Any]) -> None:
+    """Raise InvalidArgumentError for inputs that a graph does not have."""
+    own = [entry.value.type for entry in graph.inputs if entry.role is Role.INPUT]
+    if [(t.dtype, t.shape) for t in own] != [(t.dtype, t.shape) for t in given]:
+        raise InvalidArgumentError(
+            f"the graph {graph.name} has its own inputs ({', '.join(map(str, own)) or 'none'}): "
+            f"leave out inputs=, received {', '.join(map(str, given))}"
+        )
 
 
 def _require_kinds(model: Any, loss: Any, optimizer: Any) -> None:

@@ -16,6 +16,8 @@ from frame.ir.graph import TensorType
 from frame.runtime.residence import Resident
 from frame.runtime.turns import Turns
 
+_NAMED = 8  # how many names a message lists
+
 
 class ParameterStore(Mapping[str, np.ndarray]):
     """Named state arrays: parameters, buffers, optimizer state. Reading copies, `write` replaces.
@@ -135,8 +137,9 @@ class ParameterStore(Mapping[str, np.ndarray]):
 
     def _require(self, name: str) -> None:
         if name not in self._types:
-            near = ", ".join(list(self._types)[:8])
-            raise NotFoundError(f"there is no parameter named {name!r}; known: {near}, ...")
+            more = ", ..." if len(self._types) > _NAMED else ""
+            near = ", ".join(list(self._types)[:_NAMED]) or "none"
+            raise NotFoundError(f"there is no parameter named {name!r}; known: {near}{more}")
 
 
 def _fitting(name: str, value: Any, type_: TensorType, copy: bool = True) -> np.ndarray:

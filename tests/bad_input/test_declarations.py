@@ -415,6 +415,13 @@ def _no_gradient(x: Any) -> Any:
 
 
 TWO_ROWS = [frame.spec((2, 3))]
+
+
+def test_a_shape_is_no_type() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected the type .* received \(4, 6\)"):
+        nn.build_graph(NET, [(4, 6)])
+
+
 LINES: dict[str, Callable[[], Any]] = {
     "module": lambda: frame.compile(nn.Sequential([Squared]), TWO_ROWS),
     "trace in a pass of a scan": lambda: frame.trace(_in_a_scan, *TWO_ROWS),

@@ -57,6 +57,23 @@ def test_inspect_prints_a_graph_that_compile_reads(folder: Path, capsys) -> None
     assert "a graph has its own inputs" in capsys.readouterr().err
 
 
+def test_a_graph_text_with_parameters_takes_their_values_from_a_file(folder: Path, capsys) -> None:
+    assert main(["inspect", "user_models:network", "--input", "x=batch,4", "--graph"]) == 0
+    (folder / "graph.txt").write_text(capsys.readouterr().out)
+    assert main(["inspect", "graph.txt", "--json"]) == 0  # its code is that of any values
+    assert _json(capsys)["parameters"] == 58
+    assert main(["compile", "graph.txt"]) == 0
+    assert main(["compile", "graph.txt", "-o", "net.frame"]) == 1
+    assert "the graph network has 4 parameters" in capsys.readouterr().err
+    shapes = {"0.weight": (4, 8), "0.bias": (8,), "2.weight": (8, 2), "2.bias": (2,)}
+    values = {f"network.{name}": np.ones(shape, np.float32) for name, shape in shapes.items()}
+    np.savez("values.npz", **values)
+    np.save("x.npy", np.ones((3, 4), np.float32))
+    assert main(["compile", "graph.txt", "--params", "values.npz", "-o", "net.frame"]) == 0
+    assert main(["run", "net.frame", "--input", "x.npy", "-o", "y.npy"]) == 0
+    assert np.array_equal(np.load("y.npy"), np.full((3, 2), 41, np.float32))
+
+
 @pytest.mark.parametrize(("stage", "mark"), [("loop", "kernel"), ("llvm", "define")])
 def test_inspect_prints_generated_code(folder: Path, capsys, stage: str, mark: str) -> None:
     assert main(["inspect", *ADD, "--source", stage]) == 0

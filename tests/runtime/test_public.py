@@ -17,6 +17,8 @@ import frame
 from frame import nn, ops
 from frame.blueprint import ArchPlan, InputSpec, fc, seq
 from frame.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from frame.ir.graph import Role
+from frame.ops.interpreter import interpret
 from frame.train import SGD, AdamW, EpochRecord, History
 from tests.runtime.support import numbers
 
@@ -109,6 +111,35 @@ def test_a_function_has_no_mode_of_training_and_stays_as_it_is() -> None:
     with pytest.raises(NotFoundError, match="no entry 'train'.*made of a Module"):
         model.train()
     assert model.mode == "infer" and model(np.ones(2, np.float32)).tolist() == [2, 2]
+
+
+def test_a_graph_with_parameters_takes_their_values(tmp_path) -> None:
+    specs = [frame.spec((4, 6))]
+    graph = nn.build_graph(nn.Sequential("net", [nn.Linear(6, 2), nn.BatchNorm1d(2)]), specs)
+    values = {
+        entry.name: numbers(*entry.value.shape)
+        for entry in graph.inputs
+        if entry.role in (Role.PARAMETER, Role.BUFFER)
+    }
+    values["net.1.running_var"] = np.array([1.0, 4.0], np.float32)
+    model = frame.compile(graph, params=values)
+    wanted = interpret(graph, [X, *values.values()])[0]
+    np.testing.assert_allclose(model(X), wanted, rtol=1e-5, atol=1e-6)
+    assert list(model.params) == list(values)
+    model.save(tmp_path / "net.frame")
+    assert np.array_equal(frame.load(tmp_path / "net.frame")(X), model(X))
+    model.load_params({"net.0.bias": values["net.0.bias"] + 1})
+    assert not np.array_equal(frame.load(tmp_path / "net.frame")(X), model(X))
+    for wrong, message in (
+        (lambda: frame.compile(graph), "the graph net has 6 parameters.*none for net.0.weight, "),
+        (
+            lambda: frame.compile(graph, params={**values, "more": X}),
+            "no parameter named 'more'; known: net.0.weight, .*net.1.running_var$",
+        ),
+        (lambda: frame.compile(graph, [(4, 7)], params=values), "has its own inputs.*leave out"),
+    ):
+        with pytest.raises((InvalidArgumentError, NotFoundError), match=message):
+            wrong()
 
 
 def test_a_branch_on_a_traced_value_says_what_to_use() -> None:

@@ -51,7 +51,7 @@ def command(model: str, output: str | None, as_json: bool, **options: Any) -> No
     """
     _check_output(output)
     started = time.perf_counter()
-    compiled = _compiled(model, **options)
+    compiled = _compiled(model, blank=output is None, **options)
     seconds = time.perf_counter() - started
     data = _facts(compiled, seconds)
     if output:
@@ -87,6 +87,7 @@ def _compiled(
     target: str | None,
     params: str | None,
     seed: int,
+    blank: bool,
 ) -> CompiledModel:
     from frame.cli.arguments import parse_input_spec
     from frame.cli.models import compile_model, load_model
@@ -102,6 +103,7 @@ def _compiled(
     return compile_model(
         declared,
         specs,
+        blank=blank,
         backend=backend,
         target=on,
         params=params,

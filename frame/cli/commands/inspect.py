@@ -60,7 +60,7 @@ def _compiled(model: str, inputs: tuple[str, ...], backend: str | None) -> Compi
         specs = [parse_input_spec(text) for text in inputs]
         with word("--backend", backend):
             find_backend(backend)
-        return compile_model(load_model(model), specs, backend=backend)
+        return compile_model(load_model(model), specs, blank=True, backend=backend)
     if inputs or backend:
         raise CommandError(
             f"{model} has its own inputs and backend: leave out --input and --backend"
