@@ -43,7 +43,7 @@ class GraphBuilder:
     A mistake that is found inside the block is told with the user's own line.
     """
 
-    _of_user = True
+    _is_pass = False
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
@@ -81,7 +81,7 @@ class GraphBuilder:
             _active.reset(self._token)
             self._token = None
         error = exception[1]
-        if self._of_user and self.parent is None and isinstance(error, _MISTAKES):
+        if self.of_user and self.parent is None and isinstance(error, _MISTAKES):
             from frame.ir.locations import add_source
 
             add_source(error)
@@ -180,6 +180,11 @@ class GraphBuilder:
                 f"state, received {value.type}"
             )
 
+    @property
+    def of_user(self) -> bool:
+        """Whether this graph is being declared, and not one of a pass."""
+        return not self._is_pass and (self.parent is None or self.parent.of_user)
+
     def next_stream(self) -> int:
         """Return a fresh random stream number, unique over the whole nest of builders."""
         root: GraphBuilder = self
@@ -271,7 +276,7 @@ class Rewriter(GraphBuilder):
     itself when nothing was changed.
     """
 
-    _of_user = False  # passes handle what they try, and know the node that it is about
+    _is_pass = True  # passes handle what they try, and know the node that it is about
 
     def __init__(self, graph: Graph, inputs: bool = True) -> None:
         super().__init__(graph.name)

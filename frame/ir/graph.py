@@ -10,6 +10,7 @@ import enum
 import functools
 import hashlib
 import operator
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
@@ -186,7 +187,10 @@ else:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Value(_Operators):
-    """One result of a node, or a graph input when `node` is None. Compared by identity."""
+    """One result of a node, or a graph input when `node` is None.
+
+    `==` and `!=` compare elements while the user builds a graph, and identity everywhere else.
+    """
 
     type: TensorType
     node: Node | None = None
@@ -485,6 +489,29 @@ def _operator(name: str, reflected: bool = False) -> Any:
     return apply
 
 
+def _equality(name: str, same: bool) -> Any:
+    """Return `==` or `!=`: an op where the user's code writes it, else a question of identity.
+
+    frame itself, and passes, keep values in tables and compare tuples of them.
+    """
+
+    def compare(self: Value, other: Any) -> Any:
+        if other is None or isinstance(other, str) or not _user_compares():
+            return (self is other) is same
+        return op_table().operator(name, self, other)
+
+    return compare
+
+
+def _user_compares() -> bool:
+    """Whether the caller of a comparison is not frame, and is building a graph."""
+    from frame.ir.builder import active_builder  # which needs this module
+
+    builder = active_builder()
+    caller = str(sys._getframe(2).f_globals.get("__name__", ""))
+    return builder is not None and builder.of_user and caller.partition(".")[0] != "frame"
+
+
 _BINARY = {
     "add": "add",
     "sub": "sub",
@@ -507,6 +534,8 @@ for _python, _op in _BINARY.items():
     setattr(Value, f"__r{_python}__", _operator(_op, reflected=True))
 for _python, _op in _COMPARE.items():
     setattr(Value, f"__{_python}__", _operator(_op))
+setattr(Value, "__eq__", _equality("equal", True))  # noqa: B010
+setattr(Value, "__ne__", _equality("not_equal", False))  # noqa: B010
 # numpy arrays on the left then leave the operation to Value.
 setattr(Value, "__array_ufunc__", None)  # noqa: B010
 setattr(Value, "__iter__", lambda self: iter(op_table().operator("unpack", self)))  # noqa: B010

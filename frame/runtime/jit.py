@@ -106,6 +106,20 @@ class Jitted:
             results = [from_numpy(result) for result in results]
         return form.structure.build(iter(results))
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Return the function itself for a class; what a method would be refuses to be called."""
+        if instance is None:
+            return self
+
+        def refuse(*arguments: Any, **static: Any) -> Any:
+            raise InvalidArgumentError(
+                f"frame.jit compiles a function of values, received the method {self.__name__}: "
+                "what it reads of its object would be frozen at the first call; write "
+                "self.f = frame.jit(function) with a function that takes all it reads"
+            )
+
+        return refuse
+
     def _find(self, key: Key, types: Sequence[TensorType]) -> _Compiled | None:
         return next((form for form in self._forms.get(key, ()) if form.fits(types)), None)
 

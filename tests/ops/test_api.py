@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import frame
 from frame import ops
 from frame.core.dtypes import bool_, dtype, float16, float32, float64, int8, int32, int64, uint8
 from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from frame.core.shapes import Dim
-from frame.ir.builder import GraphBuilder
+from frame.ir.builder import GraphBuilder, Rewriter
 from frame.ir.graph import TensorType
 from frame.ops import api, stubs
 from frame.ops.interpreter import interpret
@@ -438,3 +439,43 @@ def test_int_dtypes_of_results(builder):
     x = tensor(builder, dtype=int32)
     assert ops.sum(x).dtype == int32
     assert ops.argmax(x, 0).dtype == int64
+
+
+def test_equality_compares_elements_where_a_user_builds_a_graph():
+    x = np.array([0, 1, np.nan], np.float32)
+    y = np.array([1, 1, np.nan], np.float32)
+
+    def function(a, b):
+        same = a  # compared with itself: a NaN is not equal to itself
+        return a == b, a != b, a == 1.0, y == a, same == a, a[0] == b[0]
+
+    wanted = [x == y, x != y, x == 1, x == y, x == x, np.False_]
+    for run in (frame.jit(function), frame.eager(function)):
+        for found, expected in zip(run(x, y), wanted, strict=True):
+            assert found.dtype == bool and np.array_equal(found, expected)
+
+    def in_bodies(a):
+        steps = ops.scan(lambda c, row: (c, row == c), a[0], a)[1]
+        return steps, ops.cond(a[0] == 0.0, lambda: a != 0.0, lambda: a == 0.0)
+
+    steps, chosen = frame.jit(in_bodies)(x)
+    assert steps.tolist() == (x == x[0]).tolist() and chosen.tolist() == (x != 0).tolist()
+    with pytest.raises(InvalidArgumentError, match="has no truth value"):
+        frame.trace(lambda a, b: a if a == b else b, (3,), (3,))
+
+
+def test_equality_is_identity_in_tables_in_passes_and_without_a_builder():
+    def function(a, b):
+        assert {a: 1, b: 2}[b] == 2 and (a == None) is False and a != "a"  # noqa: E711
+        return a + b
+
+    graph = frame.trace(function, (3,), (3,))
+    a, b = graph.input_values
+    assert a == a and a != b and (a, b) == graph.input_values and b not in (a,)
+    with Rewriter(graph) as rewriter:
+        assert a != b and [node.operands == (a, b) for node in graph.nodes] == [True]
+        with GraphBuilder("body"):  # a pass that builds a body compares values as before
+            assert (a == b) is False
+        for node in graph.nodes:
+            rewriter.copy(node)
+        assert rewriter.finish() is graph

@@ -445,3 +445,21 @@ def test_pickles_and_copies_of_a_model_are_refused(take: Any) -> None:
     model = frame.compile(nn.Linear(3, 2), [frame.spec((2, 3))])
     with pytest.raises(UnimplementedError, match=r"model\.save\(path\)"):
         take(model)
+
+
+def test_jit_refuses_to_be_a_method() -> None:
+    class Layer:
+        scale = 2.0
+
+        @frame.jit
+        def apply(self, x):
+            return x * self.scale
+
+        @staticmethod
+        @frame.jit
+        def double(x):
+            return x * 2.0
+
+    assert np.array_equal(Layer().double(X), X * 2) and Layer.apply.compiles == 0
+    with pytest.raises(InvalidArgumentError, match=r"received the method apply.*frame.jit\(func"):
+        Layer().apply(X)
