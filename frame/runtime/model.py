@@ -364,8 +364,8 @@ def compile(
     on = target_of(owner, target)
     settings = _Settings(owner.name, on, passes, dict(options or {}))
     made = _Declarations(model, inputs, loss, targets, optimizer, settings, sizes or {})
-    params = _read(params)
-    values = made.initial_values(seed, params or {})
+    given: Mapping[str, Any] = {} if params is None else _read(params)
+    values = made.initial_values(seed, given)
     module = made.model if isinstance(made.model, Module) else None
     family = None if module is None else Family(made.for_inputs, targets)
     result = CompiledModel(
@@ -374,7 +374,7 @@ def compile(
     if family is not None:
         family.begin(result, inputs, sizes or {})
     if params is not None:
-        result.load_params(params)
+        result.load_params(given)
     result.entry(INFER if optimizer is None else TRAIN_STEP)
     return result
 
