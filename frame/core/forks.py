@@ -5,18 +5,26 @@ thread held stays locked in the child, and whoever asks for it there waits for e
 guard tables from being changed by two threads at once may simply be open in the child: it has one
 thread. What must be whole, such as parameters during a training step, needs more:
 `frame.runtime.turns`.
+
+A module that another thread is importing is not whole either, and Python opens the lock of the
+import system in the child, not those of single modules. So a fork waits for imports to end.
 """
 
 from __future__ import annotations
 
+import _frozen_importlib
+import _imp
 import os
 import threading
+import time
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 _Lock = TypeVar("_Lock")
 _locks: WeakSet[Any] = WeakSet()
 _RECURSIVE: Any = type(threading.RLock())
+_IMPORT_SECONDS = 5.0
+_endless: WeakSet[Any] = WeakSet()  # the locks of imports that a fork has waited for in vain
 
 
 def lock() -> threading.Lock:
@@ -40,5 +48,37 @@ def _open_all() -> None:
             each._at_fork_reinit()  # what threading and logging do with locks of their own
 
 
+def _others_import() -> list[Any]:
+    """Return the locks of modules that other threads import; that of the import system is held."""
+    locks = getattr(_frozen_importlib, "_module_locks", {})
+    found = [reference() for reference in tuple(locks.values())]
+    own = threading.get_ident()
+    return [each for each in found if each is not None and each.owner != own]
+
+
+def _wait_for_imports() -> None:
+    """Return when no other thread imports, with the lock of the import system, so that none begins.
+
+    An import may wait for what the forking thread has, or never end, such as that of a module
+    which is a server: each is waited for once, and not longer than `_IMPORT_SECONDS`.
+    """
+    deadline = time.monotonic() + _IMPORT_SECONDS
+    _imp.acquire_lock()
+    while not _endless.issuperset(_others_import()) and time.monotonic() < deadline:
+        _imp.release_lock()
+        time.sleep(0.001)
+        _imp.acquire_lock()
+    _endless.update(_others_import())
+
+
+def _after_fork_in_child() -> None:
+    _imp.release_lock()
+    _open_all()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_all)
+    os.register_at_fork(
+        before=_wait_for_imports,
+        after_in_parent=_imp.release_lock,
+        after_in_child=_after_fork_in_child,
+    )

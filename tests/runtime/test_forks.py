@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -162,7 +164,7 @@ def test_a_recursive_lock_of_the_forking_thread_stays_its_own() -> None:
 
 def test_a_fork_waits_for_the_writer_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "_FORK_SECONDS", 60.0)
-    turns, begun, stuck, end = Turns(), *(threading.Event() for _ in range(3))
+    turns, begun, again, stuck, end = Turns(), *(threading.Event() for _ in range(4))
     values = [0, 0]
 
     def write() -> None:
@@ -171,6 +173,7 @@ def test_a_fork_waits_for_the_writer_and_not_for_ever(monkeypatch: pytest.Monkey
             begun.set()
             time.sleep(0.2)  # so that the fork comes meanwhile
             values[1] = 1
+        again.wait(60)
         with turns.writing():
             stuck.set()
             end.wait(60)
@@ -179,6 +182,7 @@ def test_a_fork_waits_for_the_writer_and_not_for_ever(monkeypatch: pytest.Monkey
     thread.start()
     begun.wait(60)
     assert _status_of_child(lambda: values == [1, 1]) == 0, "half a step"
+    again.set()
     stuck.wait(60)
     monkeypatch.setattr(turns_module, "_FORK_SECONDS", 0.1)
 
@@ -189,3 +193,26 @@ def test_a_fork_waits_for_the_writer_and_not_for_ever(monkeypatch: pytest.Monkey
     assert _status_of_child(child) == 0
     end.set()
     thread.join()
+
+
+def test_a_fork_waits_for_an_import_of_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What frame imports when it first needs it may be under way in any thread."""
+    name = "frame_slow_module"
+    (tmp_path / f"{name}.py").write_text("import time\ntime.sleep(0.3)\nvalue = 5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    thread = threading.Thread(target=importlib.import_module, args=(name,))
+    thread.start()
+    while name not in sys.modules:
+        time.sleep(0.001)
+
+    def child() -> bool:
+        signal.alarm(30)  # ends a child that hangs
+        return importlib.import_module(name).value == 5
+
+    try:
+        assert _status_of_child(child) == 0
+    finally:
+        thread.join()
+        sys.modules.pop(name, None)
