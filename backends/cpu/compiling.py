@@ -6,7 +6,6 @@ A process that finds its artefacts in the cache never imports this module, nor c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo, Site
@@ -19,6 +18,7 @@ from frame.codegen.schedules import access, scalar_rules
 from frame.codegen.schedules.registry import schedules
 from frame.core.dtypes import DTYPES
 from frame.core.errors import InternalError
+from frame.core.forks import cached_property
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, GroupInfo, Piece
 from frame.ir.graph import Graph, Node

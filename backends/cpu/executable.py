@@ -12,7 +12,6 @@ import math
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from frame.backends.cpu.target import missing_features
 from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.errors import BadIndexError, InvalidArgumentError
+from frame.core.forks import cached_property
 from frame.hal.interfaces import KernelTime, Signature
 from frame.ir.constraints import check_constraints
 from frame.ir.memory import MemoryPlan

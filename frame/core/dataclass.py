@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
+
+from frame.core.forks import cached_property
 
 if TYPE_CHECKING:  # a type checker sees the decorator that it knows
     from dataclasses import dataclass as dataclass

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import _frozen_importlib
 import _imp
+import functools
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 _Lock = TypeVar("_Lock")
+_Value = TypeVar("_Value")
 _locks: WeakSet[Any] = WeakSet()
 _RECURSIVE: Any = type(threading.RLock())
 _IMPORT_SECONDS = 5.0
@@ -35,6 +38,15 @@ def lock() -> threading.Lock:
 def recursive_lock() -> Any:
     """Return a recursive lock that is open in a forked child, whoever held it in the parent."""
     return _known(threading.RLock())
+
+
+class cached_property(functools.cached_property[_Value]):
+    """The decorator of functools, whose lock (up to Python 3.11) is open in a forked child."""
+
+    def __init__(self, function: Callable[[Any], _Value]) -> None:
+        super().__init__(function)
+        if hasattr(self, "lock"):
+            self.lock = recursive_lock()
 
 
 def _known(made: _Lock) -> _Lock:

@@ -13,7 +13,6 @@ import operator
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +22,7 @@ from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.dtypes import DType, dtype
 from frame.core.errors import InternalError, InvalidArgumentError
+from frame.core.forks import cached_property
 from frame.core.shapes import MAX_RANK, Dim, Shape, Size, numel, shape_text
 
 MAX_DEPTH = 16

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.forks import cached_property
 from frame.core.shapes import MAX_NUMEL, Dim, Size
 from frame.ir.graph import Graph, Value, dim_symbols
 from frame.ir.offsets import ALIGNMENT, align, lower_bound, pack

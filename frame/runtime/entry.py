@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from frame.core import forks
 from frame.core.devices import HOST
 from frame.core.dtypes import dtype
 from frame.core.errors import BadIndexError, InvalidArgumentError
+from frame.core.forks import cached_property
 from frame.core.tensors import HostStorage, Tensor, from_numpy, over_result
 from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.hal.ports import require_array, require_shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -216,3 +217,38 @@ def test_a_fork_waits_for_an_import_of_another_thread(
     finally:
         thread.join()
         sys.modules.pop(name, None)
+
+
+class _Slow:
+    entered = threading.Event()
+
+    @forks.cached_property
+    def value(self) -> int:
+        self.entered.set()
+        time.sleep(0.3)
+        return 5
+
+
+def test_a_child_reads_a_property_that_another_thread_was_computing() -> None:
+    """Those of functools have one lock for all objects, up to Python 3.11."""
+    thread = threading.Thread(target=lambda: _Slow().value)
+    thread.start()
+    _Slow.entered.wait(60)
+
+    def child() -> bool:
+        signal.alarm(30)  # ends a child that hangs
+        return _Slow().value == 5
+
+    assert _status_of_child(child) == 0
+    thread.join()
+
+
+def test_no_property_has_a_lock_of_its_own() -> None:
+    uses = re.compile(r"from functools import .*cached_property|functools\.cached_property")
+    found = [
+        str(path)
+        for folder in ("frame", "codegen", "backends")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if uses.search(path.read_text("utf-8")) and path.name != "forks.py"
+    ]
+    assert found == []
