@@ -72,10 +72,10 @@ def html(module: Module) -> str:
     return views.table(HEADS, map(html_cells, summary_rows(module)), "lllr", caption)
 
 
-def html_cells(row: tuple[str, str, str, int]) -> list[str | views.Cell]:
-    """Return the cells of a row of `summary_rows`; a path is moved in by its depth."""
+def html_cells(row: tuple[str, str, str, int], is_tree: bool = True) -> list[str | views.Cell]:
+    """Return the cells of a row of `summary_rows`; in a tree a path is moved in by its depth."""
     path, label, own, size = row
-    indented = views.Cell(path, indent=path.count("."))
+    indented = views.Cell(path, indent=path.count(".") if is_tree else 0)
     code = (views.Cell(label, code=True), views.Cell(own, code=True))
     return [indented, *code, f"{size:,}" if size else ""]
 

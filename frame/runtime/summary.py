@@ -41,7 +41,9 @@ def table_lines(model: CompiledModel) -> list[str]:
 def summary_html(model: CompiledModel) -> str:
     """Return the table of a model as HTML; every text of the user is escaped."""
     facts = "<br>".join(map(html.escape, _facts(model)))
-    table = views.table(_heads(model), map(html_cells, _rows(model)), "lllr")
+    is_tree = model.module is not None  # the paths of parameters alone are none
+    rows = [html_cells(row, is_tree) for row in _rows(model)]
+    table = views.table(_heads(model), rows, "lllr")
     return f"{table}<div>{facts}</div>"
 
 

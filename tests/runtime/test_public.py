@@ -127,7 +127,11 @@ def test_a_graph_with_parameters_takes_their_values(tmp_path) -> None:
     np.testing.assert_allclose(model(X), wanted, rtol=1e-5, atol=1e-6)
     assert list(model.params) == list(values)
     model.save(tmp_path / "net.frame")
-    assert np.array_equal(frame.load(tmp_path / "net.frame")(X), model(X))
+    again = frame.load(tmp_path / "net.frame")
+    assert np.array_equal(again(X), model(X))
+    view = again._repr_html_()  # heads of parameters, whose paths are moved in by nothing
+    assert "<th" in view and ">dtype</th>" in view and ">own parameters</th>" not in view
+    assert "padding-left" not in view and "padding-left" in frame.compile(_net(), [X])._repr_html_()
     model.load_params({"net.0.bias": values["net.0.bias"] + 1})
     assert not np.array_equal(frame.load(tmp_path / "net.frame")(X), model(X))
     for wrong, message in (
