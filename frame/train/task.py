@@ -357,11 +357,17 @@ class DeepLearningTask:
             optimizer=self.recipe(),
             sizes={} if batch is None else {"batch": batch},
             seed=self.seed_value,
-            params=None if self.start is None else self.start.values(network, self.seed_value),
+            params=self._start(network, inputs),
         )
         if labelled:
             check_labels(feed, _classes(model))
         return model
+
+    def _start(self, network: Module, inputs: Sequence[TensorType]) -> dict[str, Any] | None:
+        """Return the initial values that differ from those that the layers declare."""
+        if self.start is None:
+            return None
+        return dict(self.start.values(network, self.seed_value, inputs))
 
     def recipe(self) -> Recipe:
         """Return the optimizer with what stands around its update."""
