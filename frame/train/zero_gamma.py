@@ -23,11 +23,11 @@ def residual_gains(graph: Graph) -> list[str]:
     """
     names = {entry.value: entry.name for entry in graph.inputs if entry.role is Role.PARAMETER}
     far = _distances(graph)
-    found = {}
+    found: dict[str, None] = {}
     for node in graph.nodes:
         branch = _branch(node, far) if node.op == "add" else None
         gain = None if branch is None else _gain(branch)
-        if gain in names:
+        if gain is not None and gain in names:
             found[names[gain]] = None
     return list(found)
 
