@@ -272,6 +272,9 @@ def convolution(target: TargetDescription) -> Iterator[Graph]:
         yield graph(f"convolution_points_{dtype}", dtype, _points)
     for dtype in (float32, float64, *HALVES):
         yield graph(f"convolution_direct_{dtype}", dtype, lambda cases: _direct(cases, target))
+    for dtype in (float32, float16):
+        yield graph(f"convolution_panels_{dtype}", dtype, lambda cases: _panels(cases, target))
+    yield graph("convolution_stored", float32, lambda cases: _stored(cases, target))
     yield graph("convolution_spread", float32, lambda cases: _spread(cases, target))
     yield graph("convolution_symbolic", float32, _symbolic_convolutions)
 
@@ -332,6 +335,37 @@ def _direct(cases: Cases, target: TargetDescription) -> None:
     cases.outputs(z, z * cases.input((8, 8, 2 * lanes - 1)))
 
 
+def _panels(cases: Cases, target: TargetDescription) -> None:
+    """So many output channels that pixels are copied: one image and several, rows that end in the
+    middle of a vector or not, channels of one pass and of several, and no copy of large windows."""
+    rows, vectors = register_tile(target)
+    lanes = target.lanes(float32)
+    many = 4 * rows - 1
+    same: dict[str, Any] = {"padding": (1, 1, 1, 1)}
+    for x in ((1, 7, 5, lanes - 1), (2, 5, 3, lanes + 1), (2, 5, 2, lanes), (1, 5, 3, 2)):
+        _convolve(cases, x, (many, x[1], 3, 3), **same)
+    _convolve(cases, (1, 5, 4, vectors * lanes), (many, 5, 1, 1))
+    _convolve(cases, (3, 7, 3, 5), (many, 7, 1, 1))
+    _convolve(cases, (1, 5, 12, 13), (many + 1, 5, 11, 11))
+    y = ops.conv2d(cases.input((2, 5, 4, lanes + 2)), cases.input((many, 5, 3, 3)), (1, 2))
+    bias = ops.reshape(cases.input((many,)), (many, 1, 1))
+    cases.outputs(y + bias, (y + bias) * cases.input((y.shape[3],)))
+    images = cases.input((Dim.symbol("batch"), 5, 3, 5))
+    y = ops.conv2d(images, cases.input((many, 5, 3, 3)), **same)
+    cases.outputs(ops.relu(y + bias) + cases.input((3, 5)))
+
+
+def _stored(cases: Cases, target: TargetDescription) -> None:
+    """Weights that are stored as tiles of output channels, the last one lower, and of groups."""
+    rows, _ = register_tile(target)
+    same: dict[str, Any] = {"padding": (1, 1, 1, 1)}
+    for outputs, groups in ((4 * rows - 1, 1), (4 * rows, 1), (8 * rows, 2)):
+        w = cases.input((outputs, 5, 3, 2))
+        (tiles,) = create_node("relayout", (w,), {"permutation": (), "blocks": (0, rows)})
+        x = cases.input((2, 5 * groups, 3, 5))
+        cases.outputs(ops.conv2d(x, tiles, groups=groups, **same))
+
+
 def _windows(cases: Cases, target: TargetDescription) -> None:
     """Windows as large as images: gradients of filters."""
     lanes = target.lanes(float32)
@@ -358,6 +392,8 @@ def _spread(cases: Cases, target: TargetDescription) -> None:
         _convolve(cases, (2, 5, 9, 10), (3, 5, 3, 1), **same)
     same = {"strides": (1, 2), "input_dilation": (1, 2), "padding": (0, 0, 1, 1)}
     _convolve(cases, (1, 1, 9, lanes + 2), (2, 1, 2, 2 * lanes), **same)
+    outputs = 4 * register_tile(target)[0]
+    _convolve(cases, (1, 5, 3, 5), (outputs, 5, 4, 4), input_dilation=(2, 2), padding=(2, 2, 2, 2))
     rows = cases.input((Dim.symbol("batch"), 5, 4, 5))
     y = ops.conv2d(rows, cases.input((4, 5, 3, 3)), input_dilation=(2, 2), padding=(1, 2, 1, 2))
     cases.outputs(y * 2.0)
@@ -381,6 +417,8 @@ def _symbolic_convolutions(cases: Cases) -> None:
     for size, window in ((6, 4), (8, 8), (8, 1)):
         x, dy = cases.input((3, batch, size, size)), cases.input((5, batch, window, window))
         cases.outputs(ops.conv2d(x, dy, padding=padding))
+    x, dy = cases.input((2, batch, 5, 9)), cases.input((99, batch, 4, 7))
+    cases.outputs(ops.conv2d(x, dy))  # many outputs, of any number of channels
     x, dy = cases.input((2, 2 * batch, 5, 9)), cases.input((4, batch, 3, 4))
     cases.outputs(ops.conv2d(x, dy, groups=2, strides=(2, 1)))
 

@@ -3,36 +3,39 @@
     parallel chunk                         (group, block of output channels, block of panels)
       table of window offsets
       for panel in chunk, for tile         either may be outside, see ConvPlan
-        [pack the panel]                   once for all tiles, if they are many and it is small
         micro-kernel                       sums of `rows` channels by a panel of pixels
         for piece of panel, for row        epilogue: vectors of pixels of one output row
           every output is computed, then stored
 
 Before it run, where they are needed, kernels that write a padded copy of x and a copy of the
-weights. No copy is larger than x with its padding: windows are read in place.
+weights. No copy is larger than x with its padding: windows are read in place. `conv_panels` is the
+schedule of many output channels, `conv_direct` that of few multiply-adds for each output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Call, Expr, If, Kernel, LoopKind, Scope, View
-from frame.codegen.schedules.cpu import conv_direct, conv_plain
+from frame.codegen.schedules.cpu import conv_direct, conv_panels, conv_plain
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
 from frame.codegen.schedules.cpu.conv_copies import copy_w, copy_x, flattened, with_workspaces
-from frame.codegen.schedules.cpu.conv_micro import ConvTile, convolution_kernel, panel_kernel
-from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plans, shared_workspaces
+from frame.codegen.schedules.cpu.conv_image import Image
+from frame.codegen.schedules.cpu.conv_micro import ConvTile, convolution_kernel
+from frame.codegen.schedules.cpu.conv_plan import (
+    ConvPlan,
+    images_in_order,
+    make_plans,
+    shared_workspaces,
+)
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
-from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.sizes import static
 from frame.core.dataclass import dataclass
-from frame.core.dtypes import int64
-from frame.core.errors import InternalError
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
-from frame.ir.graph import Graph
+from frame.ir.graph import Graph, Layout
 
 NOTE = __doc__.split("\n\n")[1]
 _MOST_POINTS = 1 << 14  # entries of a table of channels
@@ -53,7 +56,12 @@ def _lowered(group: Group, plan: ConvPlan) -> tuple[KernelCall, ...]:
     direct = conv_direct.make_direct(plan, group.target)
     if direct is not None:
         return (conv_direct.lower(group, direct),)
-    group = flattened(with_workspaces(group, plan), plan)
+    panels = conv_panels.make_panels(plan, group.body, group.target)
+    if panels is not None:
+        return conv_panels.lower(group, panels)
+    group = with_workspaces(group, plan)
+    if plan.flat:
+        group = flattened(group, images_in_order(group.body, True) or ())
     calls = []
     if plan.copy_x:
         calls.append(copy_x(group, plan))
@@ -64,20 +72,23 @@ def _lowered(group: Group, plan: ConvPlan) -> tuple[KernelCall, ...]:
 
 def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
     """Return the bytes of the padded copy of x, and of the copy of the weights."""
-    plans = [p for p in make_plans(body, target) if conv_direct.make_direct(p, target) is None]
-    return shared_workspaces(plans)
+    found = []
+    for plan in make_plans(body, target):
+        if plan.is_empty or conv_direct.make_direct(plan, target) is None:
+            panels = conv_panels.make_panels(plan, body, target)
+            found.append(plan if panels is None else panels.conv)
+    return shared_workspaces(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Image:
-    """x as the micro-kernels read it: a flat buffer and its strides."""
-
-    memory: Buffer
-    origin: int
-    image: Expr
-    plane: int
-    row: int
-    phase: int
+def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
+    """Return the layout of weights that are read tile by tile of output channels."""
+    plans = make_plans(body, target)
+    if len(plans) != 1 or plans[0].is_empty:
+        return {}
+    if conv_direct.make_direct(plans[0], target) is not None:
+        return {}
+    panels = conv_panels.make_panels(plans[0], body, target)
+    return {} if panels is None else conv_panels.layouts(body, panels)
 
 
 class _Convolution:
@@ -85,37 +96,13 @@ class _Convolution:
 
     def __init__(self, group: Group, plan: ConvPlan) -> None:
         self.group, self.plan = group, plan
-        self.channels = group.extent(plan.channels)
-        self.image = self._image()
+        self.image = Image(group, plan)
         self.helpers: dict[str, Kernel] = {}
-        # Units are what a panel is made of: pieces of an output row, or single outputs.
-        along = plan.along_window
-        step = plan.vectors if along else plan.piece
-        self.units_of_row = -(-plan.width.positions // step)
-        self.step = step
-        units = b.mul(group.extent(plan.batch), plan.height.positions * self.units_of_row)
-        self.units = units
-        self.panel_units = 1 if along else plan.pieces_of_panel
-        self.panels = b.ceil_div(units, self.panel_units)
+        self.panel_units = 1 if plan.along_window else plan.pieces_of_panel
+        self.panels = b.ceil_div(self.image.units, self.panel_units)
         tiles = -(-plan.outputs // plan.rows)
         self.height = -(-plan.outputs // tiles)
         self.tiles, self.tall = tiles, plan.outputs - tiles * (self.height - 1)
-
-    def _image(self) -> _Image:
-        plan = self.plan
-        channels = b.mul(self.channels, plan.groups)
-        if plan.copy_x:
-            rows, phases, columns = plan.padded
-            row = phases * columns
-            plane = rows * row
-            memory = self.group.workspaces[0]
-            return _Image(memory, 0, b.mul(channels, plane), plane, row, columns)
-        position = self.group.body.input_values.index(plan.node.operands[0])
-        row = plan.width.size
-        plane = plan.height.size * row
-        origin = -plan.height.low * row - plan.width.low
-        memory = self.group.captures[position]
-        return _Image(memory, origin, b.mul(channels, plane), plane, row, 0)
 
     def write(self) -> KernelCall:
         """Return the call of the main kernel."""
@@ -133,18 +120,13 @@ class _Convolution:
             tile_first = body.let("tile", b.mul(tile_block, plan.tiles))
             tiles = remaining(b.index(self.tiles), tile_first, b.index(plan.tiles))
 
-            memory = _Memory(table, sums, self.allocate_panel(body))
+            memory = _Memory(table, sums)
 
             def inner(panel: Expr, tile: Expr) -> None:
                 at = _Place(group, b.add(tile_first, tile), b.add(first, panel))
                 self.write_tile(body, at, memory)
 
-            if memory.panel is not None:
-                with body.loop(panels, "panel") as panel:
-                    self.pack(body, _Place(group, tile_first, b.add(first, panel)), memory)
-                    with body.loop(tiles, "tile") as tile:
-                        inner(panel, tile)
-            elif plan.tiles_outside:
+            if plan.tiles_outside:
                 with body.loop(tiles, "tile") as tile, body.loop(panels, "panel") as panel:
                     inner(panel, tile)
             else:
@@ -153,80 +135,24 @@ class _Convolution:
         helpers = tuple(self.helpers.values())
         return self.group.call(self.plan.name, body.block(), chunks, NOTE, helpers=helpers)
 
-    def allocate_panel(self, body: b.Body) -> Buffer | None:
-        """Return local memory for the pixels of a panel at every point of every window."""
-        plan = self.plan
-        if not plan.packs:
-            return None
-        shape = (static(plan.weight_row, 0), self.tile(1).columns)
-        return body.alloc("pixels", plan.dtype, shape, Scope.LOCAL)
-
-    def pack(self, body: b.Body, at: _Place, memory: _Memory) -> None:
-        """Write the copy of the pixels of a panel."""
-        kernel = panel_kernel(self.tile(1))
-        self.helpers.setdefault(kernel.name, kernel)
-        first = body.let("unit", b.mul(at.panel, self.panel_units))
-        channels, window = self.depth()
-        scalars = (
-            channels,
-            b.index(self.image.plane),
-            window,
-            self.size(),
-            *(body.let("place", place) for place in self.places(body, at, first)),
-        )
-        views = (View(_panel(memory)), View(self.image.memory), View(memory.table))
-        body.add(Call(kernel.name, views, scalars))
-
     def depth(self) -> tuple[Expr, Expr]:
         """Return the trips of the loops over channels and over the window."""
-        plan = self.plan
+        plan, channels = self.plan, self.image.channels
         if self.is_pointwise():
-            return b.index(1), self.channels
+            return b.index(1), channels
         window = plan.steps if plan.along_window else plan.height.window * plan.width.window
-        return self.channels, b.index(window)
-
-    def size(self) -> Expr:
-        """Return the elements of x, or of its copy."""
-        return b.mul(self.group.extent(self.plan.batch), self.image.image)
+        return channels, b.index(window)
 
     def write_table(self, body: b.Body) -> Buffer:
-        """Write the offset in x of each point of the window, or of each piece of it."""
-        plan, image = self.plan, self.image
+        """Write the offsets in x that the loop over the window reads."""
         if self.is_pointwise():
-            table = body.alloc("table", int64, (static(plan.channels, 0),), Scope.LOCAL)
-            with body.loop(self.channels, "k") as k:
-                body.store(table, [k], b.mul(k, image.plane))
-            return table
-        columns = plan.pieces_of_row if plan.along_window else plan.width.window
-        count = plan.height.window * columns
-        table = body.alloc("table", int64, (count,), Scope.LOCAL)
-        with body.loop(b.index(count), "k") as k:
-            row, column = b.div(k, columns), b.rem(k, columns)
-            place = b.mul(row, plan.height.dilation * image.row)
-            if plan.along_window:
-                place = b.add(place, b.mul(column, plan.piece))
-            else:
-                place = b.add(place, self.column(b.mul(column, plan.width.dilation)))
-            body.store(table, [k], place)
-        return table
+            return self.image.write_channels(body, static(self.plan.channels, 0))
+        return self.image.write_table(body)
 
     def is_pointwise(self) -> bool:
         """Whether the window is one point: then channels stand in the table, in its place."""
         window, channels = self.plan.height.window * self.plan.width.window, self.plan.channels
         return window == 1 and isinstance(channels, int) and channels <= _MOST_POINTS
-
-    def column(self, position: Expr) -> Expr:
-        """Return the offset of a column of the padded image."""
-        phases = self.plan.phases
-        if phases == 1:
-            return position
-        return b.add(b.mul(b.rem(position, phases), self.image.phase), b.div(position, phases))
-
-    def unit(self, position: Expr) -> tuple[Expr, Expr, Expr]:
-        """Return image, output row and first output column of a unit."""
-        rows = b.index(self.plan.height.positions)
-        image, row, part = unflatten(position, [b.index(1), rows, b.index(self.units_of_row)])
-        return image, row, b.mul(part, self.step)
 
     def tile(self, rows: int) -> ConvTile:
         """Return the micro-kernel for a number of rows."""
@@ -247,35 +173,16 @@ class _Convolution:
         first = body.let("unit", b.mul(at.panel, self.panel_units))
         channel = body.let("channel", b.add(b.mul(at.group, self.plan.outputs), row))
         sums = memory.sums
-        if memory.panel is None:
-            places = [body.let("place", place) for place in self.places(body, at, first)]
-            self.write_call(body, at, channel, self.direct_call(channel, places, memory))
-        else:
-            self.write_call(body, at, channel, self.packed_call(channel, memory))
+        input_channel = b.mul(at.group, self.image.channels)
+        places = self.image.places(body, input_channel, first, self.tile(1).places)
+        self.write_call(body, at, channel, self.direct_call(channel, places, memory))
         if self.plan.along_window:
             self.write_outputs(body, first, b.index(0), rows, channel, sums)
             return
-        left = remaining(self.units, first, b.index(self.panel_units))
+        left = remaining(self.image.units, first, b.index(self.panel_units))
         with body.loop(left, "unit") as unit:
             offset = b.mul(unit, self.plan.piece)
             self.write_outputs(body, b.add(first, unit), offset, rows, channel, sums)
-
-    def places(self, body: b.Body, at: _Place, first: Expr) -> list[Expr]:
-        """Return where in x the pieces (or outputs) of a panel start."""
-        plan, image = self.plan, self.image
-        last = body.let("last", b.sub(self.units, 1))
-        found = []
-        for i in range(self.tile(1).places):
-            unit = first if plan.along_window else b.min_(b.add(first, i), last)
-            number, row, column = self.unit(body.let("unit", unit))
-            if plan.along_window:
-                column = b.min_(b.add(column, i), plan.width.positions - 1)
-                column = self.column(b.mul(column, plan.width.stride))
-            place = b.add(b.mul(number, image.image), image.origin)
-            place = b.add(place, b.mul(at.group, b.mul(self.channels, image.plane)))
-            place = b.add(place, b.mul(row, plan.height.stride * image.row))
-            found.append(b.add(place, column))
-        return found
 
     def write_call(
         self, body: b.Body, at: _Place, channel: Expr, call: Callable[[int], Block]
@@ -306,7 +213,7 @@ class _Convolution:
             window,
             self.group.extent(self.plan.weight_row),
             b.index(self.tile(1).columns),
-            self.size(),
+            self.image.size,
             *places,
         )
         image, table = View(self.image.memory), View(memory.table)
@@ -319,30 +226,15 @@ class _Convolution:
 
         return call
 
-    def packed_call(self, channel: Expr, memory: _Memory) -> Callable[[int], Block]:
-        """Return what makes the call that multiplies weights by a panel, for a number of rows."""
-        plan = self.plan
-        depth, columns = self.group.extent(plan.weight_row), b.index(self.tile(1).columns)
-        scalars = (depth, depth, b.index(1), columns, columns, b.index(0))
-        views = View(memory.sums), self.weights(channel), View(_panel(memory))
-
-        def call(rows: int) -> Block:
-            fused = self.group.target.fma
-            tile = Tile(plan.dtype, rows, plan.vectors, plan.lanes, fused)
-            self.helpers.setdefault(tile.name, product_kernel(tile))
-            return (call_product(tile, views, scalars),)
-
-        return call
-
     def write_outputs(
         self, body: b.Body, unit: Expr, offset: Expr, rows: Expr, channel: Expr, sums: Buffer
     ) -> None:
         """Write the epilogue of one unit: some columns of an output row, in every channel."""
         plan = self.plan
-        image, line, column = (body.let("at", i) for i in self.unit(unit))
-        count = remaining(b.index(plan.width.positions), column, b.index(self.step))
-        if plan.width.positions % self.step == 0:
-            count = b.index(self.step)
+        image, line, column = (body.let("at", i) for i in self.image.unit(unit))
+        count = remaining(b.index(plan.width.positions), column, b.index(self.image.step))
+        if plan.width.positions % self.image.step == 0:
+            count = b.index(self.image.step)
         count = body.let("count", count)
         lanes = 1 if plan.along_window else plan.piece
         with body.loop(rows, "row") as row:
@@ -364,13 +256,6 @@ class _Memory:
 
     table: Buffer
     sums: Buffer
-    panel: Buffer | None
-
-
-def _panel(memory: _Memory) -> Buffer:
-    if memory.panel is None:
-        raise InternalError("the plan of a convolution packs no panel")
-    return memory.panel
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ weights  parallel over output channels: the window in the order of the steps, pa
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
 from frame.codegen.schedules.access import Reader
@@ -34,12 +36,10 @@ def with_workspaces(group: Group, plan: ConvPlan) -> Group:
     return group.with_buffers(workspaces=memories)
 
 
-def flattened(group: Group, plan: ConvPlan) -> Group:
-    """Give what holds images, which are one row each, one dimension for their rows and columns."""
+def flattened(group: Group, images: Collection[Value]) -> Group:
+    """Give some captures, and all outputs, one dimension for the rows and columns of images."""
 
     def one_row(memory: Buffer, value: Value) -> Buffer:
-        if not plan.flat or value.shape[-2:] in ((), (1,), (1, 1)):
-            return memory
         *lead, rows, columns = value.shape
         sizes = [size for size in lead if size != 1]
         shape = b.buffer("shape", memory.dtype, group.extents((*sizes, rows * columns))).shape
@@ -48,7 +48,7 @@ def flattened(group: Group, plan: ConvPlan) -> Group:
     captures = zip(group.captures, group.body.input_values, strict=True)
     outputs = zip(group.outputs, group.body.outputs, strict=True)
     return group.with_buffers(
-        captures=tuple(one_row(*pair) for pair in captures),
+        captures=tuple(one_row(m, v) if v in images else m for m, v in captures),
         outputs=tuple(one_row(*pair) for pair in outputs),
     )
 

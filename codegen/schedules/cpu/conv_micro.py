@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, Kernel, Type, Var
+from frame.codegen.schedules.cpu.conv_pixels import side_by_side
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, int64
@@ -76,30 +77,6 @@ class _Frame:
     @property
     def places(self) -> tuple[Var, ...]:
         return self.scalars[len(_SCALARS) :]
-
-
-@functools.cache
-def panel_kernel(tile: ConvTile) -> Kernel:
-    """Return the kernel that copies the pixels of a panel for every point of every window.
-
-    Its buffers are the panel [channels * window, columns], x (flat) and the table; its scalars the
-    channels, the elements of a channel in x, the entries of the window, the elements of x, and the
-    places of the panel in x.
-    """
-    names = ("channels", "plane", "window", "size", *(f"place{i}" for i in range(tile.places)))
-    scalars = tuple(Var(name) for name in names)
-    channels, plane, window, size = scalars[:4]
-    panel = Buffer("panel", tile.dtype, (b.mul(channels, window), tile.columns))
-    x, table = Buffer("x", tile.dtype, (size,)), Buffer("table", int64, (window,))
-    body = b.Body()
-    with body.loop(channels, "c") as channel, body.loop(window, "k") as k:
-        start = body.let("start", b.add(b.mul(channel, plane), b.load(table, [k])))
-        row = body.let("row", b.add(b.mul(channel, window), k))
-        for i, place in enumerate(scalars[4:]):
-            value = b.load(x, [b.ramp(b.add(start, place), tile.piece)])
-            body.store(panel, [row, b.ramp(i * tile.piece, tile.piece)], value)
-    name = f"panel_{tile.dtype}_{tile.places}x{tile.piece}"
-    return Kernel(name, (panel, x, table), scalars, body.block(), "pixels of a panel, in order")
 
 
 @functools.cache
@@ -189,12 +166,7 @@ def _window_step(
 def _vector(frame: _Frame, body: b.Body, starts: Sequence[Expr]) -> Expr:
     """Return the vector of the pieces that start at these places."""
     parts = [b.load(frame.x, [b.ramp(start, frame.tile.piece)]) for start in starts]
-    loaded: list[Expr] = [body.let("x", part) for part in parts]
-    while len(loaded) > 1:
-        lanes = 2 * loaded[0].type.lanes
-        pairs = zip(loaded[::2], loaded[1::2], strict=True)
-        loaded = [body.let("x", b.shuffle(low, high, range(lanes))) for low, high in pairs]
-    return loaded[0]
+    return side_by_side(body, [body.let("x", part) for part in parts])
 
 
 def _store_pixels(frame: _Frame, body: b.Body, sums: Sequence[Expr]) -> None:

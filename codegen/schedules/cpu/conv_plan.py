@@ -28,9 +28,9 @@ from frame.codegen.schedules.sizes import static
 from frame.core import config
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
-from frame.core.shapes import Size
+from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription
-from frame.ir.graph import Graph, Node
+from frame.ir.graph import Graph, Node, Value
 from frame.ops.record import Trait
 from frame.ops.registry import lookup
 
@@ -38,7 +38,6 @@ _SYMBOLIC = 32  # what a symbolic batch, or number of channels, counts as in a d
 _LEAST_FLOPS, _GOOD_FLOPS = 1 << 18, 1 << 22  # of a chunk
 _FEW_CHUNKS, _MANY_CHUNKS = 16, 128
 _PIECE_COST = 0.25
-_REUSE = 4  # tiles that must read a panel for a copy of it to pay
 _MANY_PLANES, _LINES = 32, 128  # channels, and bytes: two cache lines
 _MOST_SPREAD = 4  # phases along an axis that are kernels of their own
 _WINDOW_COST = 1.25  # how much dearer a multiply-add is where vectors run along the window
@@ -126,7 +125,6 @@ class ConvPlan:
     panels: int  # panels of a chunk
     tiles: int  # tiles of output channels of a chunk
     tiles_outside: bool  # whether the loop over tiles is outside of the one over panels
-    packs: bool  # whether the pixels of a panel are copied for all tiles, as long as they fit
     copy_x: bool
     copy_w: bool
     flat: bool = False  # whether the rows of an image are one row, the only position of `height`
@@ -152,10 +150,9 @@ class ConvPlan:
 
     def index(self, image: Expr, channel: Expr, row: Expr, column: Expr) -> Index:
         """Return the index of an element of an image."""
-        if not self.flat:
-            return (image, channel, row, column)
-        parts = (AxisPart("part", run=column, position=i, count=2) for i in range(2))
-        return (image, channel, *parts)
+        if self.flat:
+            return in_order(image, channel, column)
+        return (image, channel, row, column)
 
     @property
     def is_empty(self) -> bool:
@@ -241,6 +238,12 @@ class ConvPlan:
         return tuple(sizes)
 
 
+def in_order(image: Expr, channel: Expr, place: Expr) -> Index:
+    """Return the index of an element of an image whose rows are joined."""
+    parts = (AxisPart("part", run=place, position=i, count=2) for i in range(2))
+    return (image, channel, *parts)
+
+
 def anchor_of(body: Graph) -> Node:
     """Return the convolution of a group."""
     return next(node for node in body.nodes if node.op == "conv2d")
@@ -281,21 +284,52 @@ def is_flat(body: Graph) -> bool:
     """
     node = anchor_of(body)
     x, w = node.operands
-    image = x.shape[2:]
-    plain = w.shape[2:] == (1, 1) and node.results[0].shape[2:] == image
-    if not plain or any(not isinstance(n, int) or n < 2 for n in image):
-        return False
+    plain = w.shape[2:] == (1, 1) and node.results[0].shape[2:] == x.shape[2:]
     if any(node.attributes["padding"]) or node.attributes["strides"] != (1, 1):
         return False
-    others = [n for n in body.nodes if n is not node]
-    values = [*body.input_values, *(result for n in body.nodes for result in n.results)]
-    return all(_keeps_places(n) for n in others) and all(
-        ((1, 1) + value.shape)[-2:] in (image, (1, 1)) for value in values
-    )
+    return plain and images_in_order(body, True) is not None
 
 
-def _keeps_places(node: Node) -> bool:
-    return node.op in ("constant", "expand") or Trait.ELEMENTWISE in lookup(node.op).traits
+def images_in_order(body: Graph, with_x: bool) -> set[Value] | None:
+    """Return the captures that a group reads as images in order, their rows as one row.
+
+    None where it does not, or does not write its results so. How the convolution itself reads x
+    counts only `with_x`.
+    """
+    node = anchor_of(body)
+    image = node.results[0].shape[2:]
+    known = all(isinstance(n, int) and n > 1 for n in image)
+    if not known or any(output.shape[-2:] != image for output in body.outputs):
+        return None
+    found: set[Value] = set()
+    pending = [*body.outputs, *(node.operands[:1] if with_x else ())]
+    seen: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        below = _read_in_order(value, node, image)
+        if below is None:
+            return None
+        pending.extend(below)
+        if value.node is None and value.shape[-2:] == image:
+            found.add(value)
+    return found
+
+
+def _read_in_order(value: Value, anchor: Node, image: Shape) -> Sequence[Value] | None:
+    """Return the values that are read to read one along images, None where it has no such order.
+
+    A reshape to single points, such as that of a bias, reads its operand at no place of an image.
+    """
+    ends, node = ((1, 1) + value.shape)[-2:], value.node
+    if ends not in (image, (1, 1)):
+        return None
+    if node is None or node is anchor or (node.op == "reshape" and ends == (1, 1)):
+        return ()
+    in_order = node.op in ("constant", "expand") or Trait.ELEMENTWISE in lookup(node.op).traits
+    return node.operands if in_order else None
 
 
 def _moved(axis: Extent, position: Expr) -> Expr:
@@ -313,9 +347,9 @@ def _make_plan(
     rows, vectors = _tile(target, outputs, width, along)
     piece = _piece(width.positions, lanes)
     if along:
-        piece = min(lanes, _factor_of_two(width.window))
-    elif flat and _factor_of_two(width.positions) >= lanes // 2:
-        piece = min(lanes, _factor_of_two(width.positions))
+        piece = min(lanes, factor_of_two(width.window))
+    elif flat and factor_of_two(width.positions) >= lanes // 2:
+        piece = min(lanes, factor_of_two(width.positions))
     plan = ConvPlan(
         node,
         dtype,
@@ -329,7 +363,6 @@ def _make_plan(
         panels=1,
         tiles=1,
         tiles_outside=False,
-        packs=False,
         copy_x=True,
         copy_w=True,
         flat=flat,
@@ -365,7 +398,8 @@ def factor_at_most(number: int, most: int) -> int:
     return next(n for n in range(min(number, most), 0, -1) if number % n == 0)
 
 
-def _factor_of_two(number: int) -> int:
+def factor_of_two(number: int) -> int:
+    """Return the largest power of two that divides a number."""
     return number & -number
 
 
@@ -375,7 +409,7 @@ def _along_window(height: Extent, width: Extent, lanes: int) -> bool:
     A lane that is left over would multiply elements that are not part of the window by zero, and
     one of them may be infinite.
     """
-    factor = min(lanes, _factor_of_two(width.window))
+    factor = min(lanes, factor_of_two(width.window))
     if height.is_partial or width.is_partial:
         return False
     if factor < 2 or height.window * width.window % lanes:
@@ -417,35 +451,30 @@ def _with_chunks(plan: ConvPlan, target: TargetDescription) -> ConvPlan:
     tile_blocks = max(1, min(tiles, -(-wanted // (plan.groups * blocks))))
     if config.get("FRAME_GRAIN"):
         blocks, tile_blocks = panels, tiles
-    x, w = plan.node.operands
-    tiles_of_block = -(-tiles // tile_blocks)
-    panel = depth * plan.vectors * plan.lanes * plan.dtype.itemsize
-    packs = not plan.along_window and tiles_of_block >= _REUSE and panel <= target.l2 // 8
-    packs = packs and isinstance(plan.channels, int)  # the panel is local memory
+    w = plan.node.operands[1]
     return replace(
         plan,
         panels=max(1, panels // blocks),
-        tiles=tiles_of_block,
-        tiles_outside=heavy and not packs,
-        packs=packs,
-        copy_x=plan.is_phase
-        or x.node is not None
-        or x.dtype != plan.dtype
-        or not _reads_in_place(plan, packs),
+        tiles=-(-tiles // tile_blocks),
+        tiles_outside=heavy,
+        copy_x=copies_x(plan, again=True),
         copy_w=plan.is_phase or w.node is not None or w.dtype != plan.dtype,
     )
 
 
-def _reads_in_place(plan: ConvPlan, packs: bool) -> bool:
-    """Whether vectors can read x itself: no padding, and no piece beyond the end of a row.
+def copies_x(plan: ConvPlan, again: bool) -> bool:
+    """Whether vectors can't read x itself: not at all, or less well where it is read `again`.
 
     Planes that crowd a cache hurt where they are read again and again, not in a copy of panels.
     """
+    x = plan.node.operands[0]
+    if plan.is_phase or x.node is not None or x.dtype != plan.dtype:
+        return True
     if not plan.height.is_plain() or not plan.width.is_plain() or plan.phases != 1:
-        return False
+        return True
     length = plan.width.window if plan.along_window else plan.width.positions
-    crowded = not packs and plan.crowds(plan.height.size * plan.width.size)
-    return length % plan.piece == 0 and not crowded
+    crowded = again and plan.crowds(plan.height.size * plan.width.size)
+    return length % plan.piece != 0 or crowded
 
 
 def shared_workspaces(plans: Sequence[ConvPlan]) -> tuple[Size, ...]:

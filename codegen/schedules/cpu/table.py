@@ -55,7 +55,7 @@ for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces, reduction.overwritable),
     Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable, gemm.layouts),
-    Schedule("convolution", conv.lower, conv.workspaces, gemm_epilogue.overwritable),
+    Schedule("convolution", conv.lower, conv.workspaces, gemm_epilogue.overwritable, conv.layouts),
     Schedule("pool", pool.lower),
     Schedule("pool_grad", pool_grad.lower, pool_grad.workspaces, checks=pool_grad.checks),
     Schedule("gather", gather.lower, checks=gather.checks),
