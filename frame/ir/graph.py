@@ -528,6 +528,47 @@ _BINARY = {
     "rshift": "shift_right",
 }
 _COMPARE = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+# what numpy calls the operators, when an array stands on the left of one
+_UFUNCS = {
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "floor_divide": "floor_div",
+    "remainder": "mod",
+    "power": "pow",
+    "left_shift": "shift_left",
+    "right_shift": "shift_right",
+    **{op: op for op in ("add", "matmul", "bitwise_and", "bitwise_or", "bitwise_xor")},
+    **{op: op for op in (*_COMPARE.values(), "equal", "not_equal")},
+}
+# what people try as a method of an array -> the op that does it
+_METHODS = {
+    "T": "transpose",
+    "astype": "cast",
+    "clip": "clamp",
+    "dot": "matmul",
+    "ravel": "flatten",
+    "view": "reshape",
+    **{op: op for op in ("sum", "mean", "prod", "max", "min", "argmax", "argmin", "any", "all")},
+    **{op: op for op in ("reshape", "transpose", "squeeze", "flatten", "round", "size")},
+}
+
+
+def _ufunc(self: Value, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Value:
+    """Let an array on the left of an operator build the op; refuse other functions of numpy."""
+    name = ufunc.__name__
+    if method == "__call__" and not options and name in _UFUNCS:
+        return op_table().operator(_UFUNCS[name], *operands)
+    raise InvalidArgumentError(
+        f"numpy.{name} takes arrays, received {self!r}, which the graph is built of: use "
+        f"frame.ops in place of numpy, such as frame.ops.{_UFUNCS.get(name, name)}"
+    )
+
+
+def _absent(self: Value, name: str) -> Any:
+    instead = f": use frame.ops.{_METHODS[name]}" if name in _METHODS else ""
+    raise AttributeError(f"a graph value has no attribute {name!r}{instead}")
+
 
 for _python, _op in _BINARY.items():
     setattr(Value, f"__{_python}__", _operator(_op))
@@ -536,8 +577,8 @@ for _python, _op in _COMPARE.items():
     setattr(Value, f"__{_python}__", _operator(_op))
 setattr(Value, "__eq__", _equality("equal", True))  # noqa: B010
 setattr(Value, "__ne__", _equality("not_equal", False))  # noqa: B010
-# numpy arrays on the left then leave the operation to Value.
-setattr(Value, "__array_ufunc__", None)  # noqa: B010
+setattr(Value, "__array_ufunc__", _ufunc)  # noqa: B010
+setattr(Value, "__getattr__", _absent)  # noqa: B010
 setattr(Value, "__iter__", lambda self: iter(op_table().operator("unpack", self)))  # noqa: B010
 setattr(Value, "__getitem__", _operator("getitem"))  # noqa: B010
 setattr(Value, "__neg__", lambda self: op_table().operator("neg", self))  # noqa: B010

@@ -444,6 +444,38 @@ def test_numpy_can_not_take_a_value_of_a_graph_for_an_array() -> None:
             frame.trace(misuse, (3,))
 
 
+def test_arrays_on_the_left_of_operators_build_ops() -> None:
+    row = np.array([3, 2, 5], np.float32)
+
+    def function(x, n):
+        bits = np.array([6, 5, 3])
+        yield from (row + x, row - x, row * x, row / x, row // x, row % x, row**x, row @ x)
+        yield from (row < x, row <= x, row > x, row >= x, row == x, row != x)
+        yield from (bits & n, bits | n, bits ^ n, bits << n, bits >> n, np.float32(7) - x)
+
+    x, n = np.array([1, 2, 3], np.float32), np.array([1, 2, 3])
+    wanted = list(function(x, n))
+    for found, expected in zip(frame.jit(lambda *a: list(function(*a)))(x, n), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+
+
+def test_what_only_arrays_can_do_says_what_to_use() -> None:
+    def added_in_place(x):
+        total = np.zeros(3, np.float32)
+        total += x
+        return total
+
+    for misuse, op in ((np.exp, "exp"), (np.add.reduce, "add"), (added_in_place, "add")):
+        with pytest.raises(InvalidArgumentError, match=f"in place of numpy, .*frame.ops.{op}\\b"):
+            frame.trace(misuse, (3,))
+    for misuse, op in ((lambda x: x.sum(), "sum"), (lambda x: x.T, "transpose")):
+        with pytest.raises(AttributeError, match=f"use frame.ops.{op}$"):
+            frame.trace(misuse, (3,))
+    with pytest.raises(AttributeError, match="^a graph value has no attribute 'colour'$"):
+        frame.trace(lambda x: x.colour, (3,))
+
+
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_pickles_and_copies_of_a_model_are_refused(take: Any) -> None:
     model = frame.compile(nn.Linear(3, 2), [frame.spec((2, 3))])
