@@ -74,10 +74,9 @@ def _build_spectral1d(self: Scope, x: Value) -> Value:
     modes = self.options["modes"]
     of_shape("SpectralConv1d", x, "N", self.options["in_channels"], "L")
     (size,) = _sizes("SpectralConv1d", x)
-    count = size // 2 + 1
-    _check_modes("SpectralConv1d", "the length", modes, count, size)
-    y = _mixed(ops.rfft(x)[:, :, :modes], self.weight_re, self.weight_im)
-    return ops.irfft(_padded(y, 2, count), n=size)
+    _check_modes("SpectralConv1d", "the length", modes, size // 2 + 1, size)
+    y = _mixed(ops.rfft(x, count=modes), self.weight_re, self.weight_im)
+    return ops.irfft(y, n=size)
 
 
 def SpectralConv1d(
@@ -165,7 +164,7 @@ def _joined(parts: Complex) -> Value:
 def _rows_of_spectrum(z: Value, modes: int) -> Value:
     """Return the modes of the complex transform over the last axis of z [..., 2, H], which holds
     real and imaginary parts: [..., 2 * modes, 2], frequencies 0 to modes - 1, then -modes to -1."""
-    found = ops.rfft(z)
+    found = ops.rfft(z, count=modes + 1)
     (a, b), (c, d) = _parts(found[..., 0, :, :]), _parts(found[..., 1, :, :])
     # With A and B the transforms of the parts, Z[k] = A[k] + i B[k], and Z[-k] is the same of their
     # conjugates.
@@ -184,7 +183,7 @@ def _signal_of_rows(z: Value, size: int) -> Value:
         ops.concat([above, highest], axis=axis) if 2 * modes == size else above,
         ops.concat([above[..., :1, :], below], axis=axis),
     )
-    (a, b), (c, d) = (_parts(_padded(part, axis, size // 2 + 1)) for part in (above, below))
+    (a, b), (c, d) = (_parts(_padded(part, axis, modes + 1)) for part in (above, below))
     # The real part of the signal has the spectrum (Z[k] + conj Z[-k]) / 2, the imaginary part
     # (Z[k] - conj Z[-k]) / 2i.
     parts = _joined((a + c, b - d)), _joined((b + d, c - a))
@@ -198,7 +197,7 @@ def _build_spectral2d(self: Scope, x: Value) -> Value:
     height, width = _sizes(kind, x)
     _check_modes(kind, "the height", rows, height // 2, height)
     _check_modes(kind, "the width", columns, width // 2 + 1, width)
-    along = ops.transpose(ops.rfft(x)[:, :, :, :columns], (0, 1, 3, 4, 2))  # [N, I, columns, 2, H]
+    along = ops.transpose(ops.rfft(x, count=columns), (0, 1, 3, 4, 2))  # [N, I, columns, 2, H]
     z = _rows_of_spectrum(along, rows)
     batch, inputs = x.shape[:2]
     modes = columns * 2 * rows
@@ -206,7 +205,7 @@ def _build_spectral2d(self: Scope, x: Value) -> Value:
     y = _mixed(ops.reshape(z, (batch, inputs, modes, 2)), *weights)
     y = ops.reshape(y, (batch, y.shape[1], columns, 2 * rows, 2))
     back = ops.transpose(_signal_of_rows(y, height), (0, 1, 4, 2, 3))  # [N, O, H, columns, 2]
-    return ops.irfft(_padded(back, 3, width // 2 + 1), n=width)
+    return ops.irfft(back, n=width)
 
 
 def _pair_of_modes(modes: int | Sequence[int]) -> tuple[int, int]:

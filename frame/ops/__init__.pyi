@@ -596,7 +596,7 @@ def relu6(x: Operand) -> Value:
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Value:
     """Return the elements in row-major order under another shape."""
 
-def rfft(x: Operand) -> Value:
+def rfft(x: Operand, count: int = 0) -> Value:
     """The discrete Fourier transform of real x along the last axis, not scaled."""
 
 def rms_norm(x: Operand, gamma: Operand, eps: float = 1e-05) -> Value:

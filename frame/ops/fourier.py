@@ -3,7 +3,8 @@
 Complex numbers are pairs (real, imaginary) along a new last axis. A length of up to `DIRECT` is one
 product with the matrix of the transform; a longer one splits into two factors (Cooley, Tukey, Math.
 Comp. 19, 1965), each a product again, with a twist by roots of unity between them; a prime above
-`DIRECT` is one large product. Narrow floats compute in float32.
+`DIRECT` is one large product. A few frequencies of a long sequence are one product with their part
+of the matrix. Narrow floats compute in float32.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ Operands = tuple[Value, ...]
 Pair = tuple[Value, Value | None]  # real and imaginary part; None is zero
 
 DIRECT = 64
-"""The longest transform that is one product whatever its factors."""
+"""The longest transform that is one product whatever its factors; and the most frequencies of a
+longer one that are."""
+
+LARGEST_TABLE = 2**18
+"""The most pairs of numbers in the matrix of a longer transform that is one product."""
 
 
 def _angles(rows: int, columns: int, size: int) -> np.ndarray:
@@ -91,6 +96,11 @@ def _part(x: Value, start: int, stop: int) -> Value:
     return ops.slice(x, (*lead, start), (*x.shape[:-1], stop))
 
 
+def _is_direct(size: int, count: int) -> bool:
+    """Tell whether `count` frequencies of `size` elements are best had as one product."""
+    return size <= DIRECT or (count <= DIRECT and size * count <= LARGEST_TABLE)
+
+
 # --- rfft -----------------------------------------------------------------------------------------
 
 
@@ -103,28 +113,48 @@ def _size(op: str, x: TensorType) -> int:
     return size
 
 
+def _count(size: int, attributes: Attributes) -> int:
+    """Return how many frequencies rfft keeps."""
+    return attributes["count"] or size // 2 + 1  # type: ignore[no-any-return]
+
+
+def _canonical_rfft(operands: Types, attributes: Attributes) -> Attributes:
+    """Write the number of all frequencies as 0."""
+    (x,) = operands
+    whole = x.shape[-1] // 2 + 1 if x.rank and isinstance(x.shape[-1], int) else None
+    return {"count": 0} if attributes["count"] == whole else {}
+
+
 def _infer_rfft(operands: Types, attributes: Attributes) -> TensorType:
     (x,) = operands
-    return TensorType(x.dtype, (*x.shape[:-1], _size("rfft", x) // 2 + 1, 2))
+    size = _size("rfft", x)
+    count = _count(size, attributes)
+    if not 1 <= count <= size // 2 + 1:
+        raise InvalidArgumentError(
+            f"attribute 'count' of rfft must be 0 or from 1 to {size // 2 + 1}, the frequencies of "
+            f"{size} elements, received {count}"
+        )
+    return TensorType(x.dtype, (*x.shape[:-1], count, 2))
 
 
 def _reference_rfft(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
     (x,) = operands
     finite = np.isfinite(x).all(-1)[..., None, None]
-    z = np.fft.rfft(np.where(finite[..., 0], x, 0.0))
+    z = np.fft.rfft(np.where(finite[..., 0], x, 0.0))[..., : _count(x.shape[-1], attributes)]
     return np.where(finite, np.stack([z.real, z.imag], -1), np.nan)
 
 
 def _build_rfft(operands: Operands, attributes: Attributes) -> Value:
     (x,) = operands
     size = known(x.shape[-1])
-    count = size // 2 + 1
-    if size <= DIRECT:
+    count = _count(size, attributes)
+    if _is_direct(size, count):
         angles = _angles(size, count, size)
-        parts = [ops.matmul(x, _table(t, x)) for t in (np.cos(angles), -np.sin(angles))]
+        table = np.stack([np.cos(angles), -np.sin(angles)], -1).reshape(size, 2 * count)
+        z = ops.reshape(ops.matmul(x, _table(table, x)), (*x.shape[:-1], count, 2))
     else:
-        parts = [_part(p, 0, count) for p in _forward((x, None), size) if p is not None]
-    return ops.stack(parts, axis=-1) + ops.unsqueeze(_poison(x, 1), x.rank)
+        z = ops.stack([_part(p, 0, count) for p in _forward((x, None), size) if p is not None], -1)
+    return z + ops.unsqueeze(_poison(x, 1), x.rank)
 
 
 def multiplicity(size: int) -> np.ndarray:
@@ -139,7 +169,8 @@ def multiplicity(size: int) -> np.ndarray:
 def _gradient_rfft(context: GradientContext) -> Sequence[Value | None]:
     (x,), (cotangent,) = context.operands, context.cotangents
     size = known(x.shape[-1])
-    scaled = cotangent * _table(size / multiplicity(size), cotangent)
+    weights = multiplicity(size)[: _count(size, context.attributes)]
+    scaled = cotangent * _table(size / weights, cotangent)
     return [ops.irfft(scaled, n=size)]
 
 
@@ -153,6 +184,10 @@ def _rfft_samples() -> Iterable[Sample]:
     yield Sample("rank_3", (smooth((2, 3, 5)),))
     yield Sample("two_factors", (smooth((2, 96)),))
     yield Sample("prime", (smooth((67,)),))
+    yield Sample("few", (smooth((2, 8)),), {"count": 3})
+    yield Sample("one", (smooth((3, 5)),), {"count": 1})
+    yield Sample("few_of_many", (smooth((2, 90)),), {"count": 2})
+    yield Sample("half_of_many", (smooth((134,)),), {"count": 66})
     yield not_finite((3, 4))
     yield Sample("empty", (np.zeros((0, 4)),))
 
@@ -161,14 +196,17 @@ composite(
     "rfft",
     "The discrete Fourier transform of real x along the last axis, not scaled: [..., n] -> "
     "[..., n // 2 + 1, 2], real and imaginary parts of the frequencies from 0 on, as in "
-    "numpy.fft.rfft. Any n of 1 or more; a sequence that is not finite throughout gives NaN.",
+    "numpy.fft.rfft; of the first `count` alone where it is given, for the price of those. Any n "
+    "of 1 or more; a sequence that is not finite throughout gives NaN.",
     (Operand("x", ("float",), doc="real sequences [..., n]"),),
     infer=_infer_rfft,
     reference=_reference_rfft,
     build=in_float32(_build_rfft),
     samples=_rfft_samples,
     gradient=_gradient_rfft,
+    attributes=(AttributeSpec("count", "int", 0, "how many frequencies are kept; 0 keeps all"),),
     results=("z",),
+    canonicalize=_canonical_rfft,
 )
 
 
@@ -177,10 +215,11 @@ composite(
 
 def _infer_irfft(operands: Types, attributes: Attributes) -> TensorType:
     (z,), n = operands, attributes["n"]
-    if n < 1 or z.rank < 2 or z.shape[-2:] != (n // 2 + 1, 2):
+    count = z.shape[-2] if z.rank > 1 and z.shape[-1] == 2 else 0
+    if n < 1 or not isinstance(count, int) or not 1 <= count <= n // 2 + 1:
         raise InvalidArgumentError(
-            f"irfft to n = {n} takes z [..., n // 2 + 1, 2], received {shape_text(z.shape)}; n "
-            "must be 1 or more"
+            f"irfft to n = {n} takes z [..., n // 2 + 1, 2], or fewer frequencies, received "
+            f"{shape_text(z.shape)}; n must be 1 or more"
         )
     return TensorType(z.dtype, (*z.shape[:-2], n))
 
@@ -202,19 +241,26 @@ def _mirrored(half: Value, size: int) -> Value:
     return ops.flip(_part(half, 1, (size + 1) // 2), axes=(half.rank - 1,))
 
 
+def _inverse_table(count: int, size: int) -> np.ndarray:
+    """Return the matrix [2 * count, size] of the inverse for `count` pairs."""
+    angles, weights = _angles(count, size, size), multiplicity(size)[:count] / size
+    return np.stack([np.cos(angles) * weights, -np.sin(angles) * weights], 1).reshape(-1, size)
+
+
+def _with_zeros(z: Value, missing: int) -> Value:
+    high = (*(0,) * (z.rank - 2), missing, 0)
+    return ops.pad(z, (0,) * z.rank, high)
+
+
 def _build_irfft(operands: Operands, attributes: Attributes) -> Value:
     (z,), size = operands, attributes["n"]
-    real, imaginary = _halves(z)
-    count = size // 2 + 1
-    if size <= DIRECT:
-        angles = _angles(count, size, size)
-        weights = multiplicity(size) / size
-        tables = np.cos(angles) * weights, -np.sin(angles) * weights
-        return (
-            ops.matmul(real, _table(tables[0], z))
-            + ops.matmul(imaginary, _table(tables[1], z))
-            + ops.squeeze(_poison(z, 2), z.rank - 1)
-        )
+    count = known(z.shape[-2])
+    if _is_direct(size, count):
+        rows = ops.reshape(z, (*z.shape[:-2], 2 * count))
+        y = ops.matmul(rows, _table(_inverse_table(count, size), z))
+        return y + ops.squeeze(_poison(z, 2), z.rank - 1)
+    missing = size // 2 + 1 - count
+    real, imaginary = _halves(_with_zeros(z, missing) if missing else z)
     # The imaginary parts of frequency 0 and of the middle don't reach a real sequence; negated
     # imaginary parts turn the forward transform into the inverse.
     whole = ops.concat([real, _mirrored(real, size)], axis=real.rank - 1)
@@ -225,8 +271,9 @@ def _build_irfft(operands: Operands, attributes: Attributes) -> Value:
 
 def _gradient_irfft(context: GradientContext) -> Sequence[Value | None]:
     (cotangent,), n = context.cotangents, context.attributes["n"]
-    z = ops.rfft(cotangent)
-    return [z * _table(multiplicity(n) / n, z)]
+    count = known(context.operands[0].shape[-2])
+    z = ops.rfft(cotangent, count=count)
+    return [z * _table(multiplicity(n)[:count] / n, z)]
 
 
 def _irfft_samples() -> Iterable[Sample]:
@@ -239,6 +286,9 @@ def _irfft_samples() -> Iterable[Sample]:
     yield sample("two_factors", 96, 2)
     yield sample("two_odd_factors", 75)
     yield sample("prime", 67)
+    yield Sample("few", (smooth((2, 3, 2)),), {"n": 8})
+    yield Sample("few_of_many", (smooth((2, 2, 2)),), {"n": 90})
+    yield Sample("half_of_many", (smooth((66, 2)),), {"n": 134})
     yield not_finite((2, 3, 2), attributes={"n": 4})
     yield sample("empty", 4, 0)
 
@@ -246,9 +296,16 @@ def _irfft_samples() -> Iterable[Sample]:
 composite(
     "irfft",
     "The inverse of rfft: [..., n // 2 + 1, 2] -> real [..., n], scaled by 1 / n, as "
-    "numpy.fft.irfft gives it. The imaginary parts of frequency 0, and of n / 2 for an even n, "
-    "count as zero. A sequence that is not finite throughout gives NaN.",
-    (Operand("z", ("float",), doc="real and imaginary parts [..., n // 2 + 1, 2]"),),
+    "numpy.fft.irfft gives it; frequencies that z lacks are zero. The imaginary parts of frequency "
+    "0, and of n / 2 for an even n, count as zero. A sequence that is not finite throughout gives "
+    "NaN.",
+    (
+        Operand(
+            "z",
+            ("float",),
+            doc="real and imaginary parts [..., n // 2 + 1, 2], or fewer",
+        ),
+    ),
     infer=_infer_irfft,
     reference=_reference_irfft,
     build=in_float32(_build_irfft),

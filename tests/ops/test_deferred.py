@@ -108,3 +108,24 @@ def test_attention_without_a_key_gives_zeros_and_no_nan_gradient():
     (y,) = run(attend, q, k, v)
     assert y[1].tolist() == [0, 0, 0] and np.abs(y[0]).min() > 0
     assert all(np.isfinite(g).all() for g in run(gradients(attend), q, k, v))
+
+
+def test_a_few_frequencies_are_those_of_the_whole_transform():
+    x = np.random.default_rng(0).standard_normal((2, 90))
+    (some,) = run(lambda v: ops.rfft(v, count=4), x)
+    np.testing.assert_allclose(some, run(ops.rfft, x)[0][:, :4], rtol=1e-12, atol=1e-13)
+    (low,) = run(lambda z: ops.irfft(z, n=90), some)
+    kept = np.fft.rfft(x)
+    kept[:, 4:] = 0
+    np.testing.assert_allclose(low, np.fft.irfft(kept, 90), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("count", [-1, 6])
+def test_rfft_keeps_at_most_what_there_is(count):
+    with pytest.raises(InvalidArgumentError, match="0 or from 1 to 5, the frequencies of 8"):
+        run(lambda v: ops.rfft(v, count=count), np.zeros(8))
+
+
+def test_irfft_takes_no_frequency_above_the_middle():
+    with pytest.raises(InvalidArgumentError, match="or fewer frequencies, received"):
+        run(lambda z: ops.irfft(z, n=8), np.zeros((6, 2)))
