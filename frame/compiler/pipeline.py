@@ -29,6 +29,7 @@ from frame.compiler.passes.fusion import OperatorFusion
 from frame.compiler.passes.layout_assignment import LayoutAssignment
 from frame.compiler.passes.load_split import LoadSplit, Source, Split
 from frame.compiler.passes.memory_planning import MemoryPlanning
+from frame.compiler.passes.rematerialisation import Rematerialisation
 from frame.compiler.passes.shape_inference import ShapeInference
 from frame.core import plugins
 from frame.core.dataclass import dataclass
@@ -50,7 +51,12 @@ _SIMPLIFY: tuple[type[Any], ...] = (
     DeadNodeElimination,
 )
 _LAYOUTS: tuple[type[Any], ...] = (LayoutAssignment, LoadSplit)
-_LOWER: tuple[type[Any], ...] = (OperatorFusion, MemoryPlanning, BackendLowering)
+_LOWER: tuple[type[Any], ...] = (
+    OperatorFusion,
+    Rematerialisation,
+    MemoryPlanning,
+    BackendLowering,
+)
 _BUILT_IN: dict[str, type[Any]] = {cls.name: cls for cls in (*_SIMPLIFY, *_LAYOUTS, *_LOWER)}
 
 

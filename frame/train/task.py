@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from frame.compiler.optimizers import SGD, Ema, Freeze, Optimizer, ParameterGroup, Recipe, Swa
 from frame.compiler.optimizers.recipe import Average
@@ -26,6 +26,9 @@ from frame.train.records import EarlyStop, History
 from frame.train.running import TrainingRun
 from frame.train.schedules import Scheduler
 from frame.train.views import Views
+
+if TYPE_CHECKING:  # the passes are not loaded where a cache has what they made
+    from frame.compiler.passes.rematerialisation import Rematerialisation
 
 Pathlike = str | os.PathLike[str]
 
@@ -82,6 +85,7 @@ class DeepLearningTask:
     augmentation: ImageAugmentation | None = None
     views: Views | None = None
     start: Initializer | None = None
+    recomputing: Rematerialisation | None = None
 
     # --- what is trained --------------------------------------------------------------------------
 
@@ -267,6 +271,29 @@ class DeepLearningTask:
         _count("freeze after_epoch", after_epoch, 0)
         return replace(self, freezes=(*self.freezes, Freeze(patterns, after_epoch)))
 
+    def remat(self, *modules: str, budget: int = 0) -> DeepLearningTask:
+        """Compute values of the forward part again in the backward part; weights stay the same.
+
+        Args:
+            modules: patterns of module paths, such as `encoder.*`: what is made inside of such a
+                module is not kept.
+            budget: the bytes that the arena of a step may have (`model.memory()` shows it); what
+                is not kept is then chosen, as little as is enough.
+
+        The batches of a step must have one size, see `drop_last` of `data`.
+
+        Raises:
+            InvalidArgumentError: there is neither a pattern nor a budget; when it is compiled: no
+                module matches a pattern, or the budget is too small.
+        """
+        from frame.compiler.passes.rematerialisation import Rematerialisation
+
+        good = all(isinstance(each, str) and each and " " not in each for each in modules)
+        if not good or not (modules or budget):
+            raise _wrong("remat", "patterns of module paths such as 'encoder.*'", modules)
+        most = _count("remat budget", budget, 0)
+        return replace(self, recomputing=Rematerialisation(" ".join(modules), most))
+
     def _checked(self, **changes: Any) -> DeepLearningTask:
         made: DeepLearningTask = replace(self, **changes)
         made.recipe()
@@ -358,6 +385,7 @@ class DeepLearningTask:
             sizes={} if batch is None else {"batch": batch},
             seed=self.seed_value,
             params=self._start(network, inputs),
+            passes=None if self.recomputing is None else (self.recomputing,),
         )
         if labelled:
             check_labels(feed, _classes(model))

@@ -58,6 +58,7 @@ STANDARD = (
     "layout_assignment",
     "split",
     "operator_fusion",
+    "rematerialisation",
     "memory_planning",
     "backend_lowering",
 )
