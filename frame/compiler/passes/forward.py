@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 from frame.compiler.passes.operator_fusion import is_alias
+from frame.core.forks import cached_property
 from frame.ir.graph import Graph, Node, Value
 
 
