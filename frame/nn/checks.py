@@ -9,7 +9,7 @@ from typing import Any
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import shape_text
 from frame.ir.graph import Value
-from frame.nn.layers import positive
+from frame.nn.layers import check_flags, positive
 from frame.nn.module import Builder, Module
 from frame.nn.parameters import ParamSpec
 
@@ -64,6 +64,11 @@ def layer(
     children: Mapping[str, Module] | None = None,
     name: str = "",
 ) -> Module:
-    """Return a Module of own parameters and named children."""
+    """Return a Module of own parameters and named children.
+
+    Raises:
+        InvalidArgumentError: an option that is true or false is something else.
+    """
+    check_flags(options)
     below = tuple(child.named(key) for key, child in (children or {}).items())
     return Module(name, tuple(specs), below, builder, kind, tuple(options.items()))

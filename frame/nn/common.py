@@ -11,7 +11,15 @@ from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
 from frame.nn.checks import above_zero, divides, layer, number, of_shape
-from frame.nn.layers import TORCH_GAIN, BatchNorm2d, Conv2d, Linear, positive
+from frame.nn.layers import (
+    TORCH_GAIN,
+    BatchNorm2d,
+    Conv2d,
+    Linear,
+    items_of,
+    pair,
+    positive,
+)
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import Initialiser, kaiming_uniform, normal, ones, param, uniform, zeros
 
@@ -33,10 +41,8 @@ def _build_conv1d(self: Scope, x: Value) -> Value:
 
 def sides(padding: int | Sequence[int]) -> tuple[int, int]:
     """Return (before, behind) of a padding, a number or a pair."""
-    sides = (padding,) * 2 if isinstance(padding, int) else tuple(padding)
-    if len(sides) != 2:
-        raise InvalidArgumentError(f"padding must be a number or (before, behind), got {padding!r}")
-    return positive("padding", sides[0], 0), positive("padding", sides[1], 0)
+    before, behind = items_of("padding", padding, {2: "(before, behind)"})
+    return positive("padding", before, 0), positive("padding", behind, 0)
 
 
 def Conv1d(
@@ -107,13 +113,6 @@ def _build_transpose(self: Scope, x: Value) -> Value:
     return _with_bias(y, self)
 
 
-def _pair(what: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:
-    items = (value, value) if isinstance(value, int) else tuple(value)
-    if len(items) != 2:
-        raise InvalidArgumentError(f"{what} must be a number or a pair, got {value!r}")
-    return positive(what, items[0], least), positive(what, items[1], least)
-
-
 def ConvTranspose2d(
     in_channels: int,
     out_channels: int,
@@ -151,17 +150,17 @@ def ConvTranspose2d(
     """
     divides("in_channels", in_channels, "groups", groups)
     width = divides("out_channels", out_channels, "groups", groups)
-    kernel = _pair("kernel_size", kernel_size)
+    kernel = pair("kernel_size", kernel_size)
     options = {
         "in_channels": in_channels,
         "out_channels": out_channels,
         "kernel_size": kernel,
-        "stride": _pair("stride", stride),
-        "padding": _pair("padding", padding, 0),
-        "output_padding": _pair("output_padding", output_padding, 0),
+        "stride": pair("stride", stride),
+        "padding": pair("padding", padding, 0),
+        "output_padding": pair("output_padding", output_padding, 0),
         "groups": groups,
         "bias": bias,
-        "dilation": _pair("dilation", dilation),
+        "dilation": pair("dilation", dilation),
     }
     start = init or kaiming_uniform(TORCH_GAIN)
     specs = [param((in_channels, width, *kernel), start, dtype=dtype, name="weight")]

@@ -5,7 +5,7 @@ Nodes are the rows of x [nodes, features]. Edge lists are stored in the declarat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,14 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
 from frame.ir.graph import Value
 from frame.nn.checks import divides, layer, of_shape
-from frame.nn.layers import Linear, positive
+from frame.nn.layers import Linear, finite, positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import param, xavier_uniform, zeros
 
 
 def _indices(what: str, values: Sequence[int], size: int) -> tuple[int, ...]:
+    if not isinstance(values, Iterable):
+        raise InvalidArgumentError(f"{what} must be a sequence of integers, got {values!r}")
     found = tuple(values)
     for position, value in enumerate(found):
         if not is_count(value, 0, int) or value >= size:
@@ -192,7 +194,7 @@ def GATConv(
         for end in ("source", "target")
     ]
     specs += [param(out_features, zeros(), dtype=dtype, name="bias")] if bias else []
-    options |= {"heads": heads, "width": width, "slope": float(slope), "bias": bias}
+    options |= {"heads": heads, "width": width, "slope": finite("slope", slope), "bias": bias}
     linear = Linear(in_features, out_features, bias=False, dtype=dtype, init=xavier_uniform())
     return layer("GATConv", _build_gat, options, specs, {"linear": linear}, name)
 

@@ -6,7 +6,7 @@ Every layer takes an optional `name`, and `dtype` where it has parameters. Image
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from frame import ops
@@ -40,7 +40,7 @@ def positive(what: str, value: int, least: int = 1) -> int:
     return value
 
 
-def _finite(what: str, value: float, low: float = -math.inf) -> float:
+def finite(what: str, value: float, low: float = -math.inf) -> float:
     """Return a finite number of at least `low`, or raise InvalidArgumentError that names `what`."""
     right = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not right or not math.isfinite(value) or value < low:
@@ -49,21 +49,44 @@ def _finite(what: str, value: float, low: float = -math.inf) -> float:
     return float(value)
 
 
-def _pair(what: str, value: Pair, least: int = 1) -> tuple[int, int]:
-    """Return (height, width) of a number or a pair."""
-    items = (value, value) if isinstance(value, int) else tuple(value)
-    if len(items) != 2:
-        raise InvalidArgumentError(f"{what} must be a number or a pair, got {value!r}")
-    return positive(what, items[0], least), positive(what, items[1], least)
+FLAGS = frozenset({"bias", "bidirectional", "causal", "keepdims", "local_only", "sequence"})
+"""The options of layers that are true or false."""
+
+
+def check_flags(options: Mapping[str, Any]) -> None:
+    """Raise InvalidArgumentError where an option of FLAGS is something else."""
+    for key in FLAGS.intersection(options):
+        if not isinstance(options[key], bool):
+            raise InvalidArgumentError(f"{key} must be True or False, got {options[key]!r}")
+
+
+def items_of(what: str, value: int | Sequence[int], forms: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the items of a sequence of one of the lengths of `forms`, and a number as two.
+
+    Raises:
+        InvalidArgumentError: it is neither; with the forms there are.
+    """
+    items = (value, value) if isinstance(value, int) else value
+    if not isinstance(items, (tuple, list)) or len(items) not in forms:
+        raise InvalidArgumentError(
+            f"{what} must be a number or {' or '.join(forms.values())}, got {value!r}"
+        )
+    return tuple(items)
+
+
+def pair(what: str, value: Pair, least: int = 1) -> tuple[int, int]:
+    """Return (height, width) of a number or a pair of at least `least`."""
+    height, width = items_of(what, value, {2: "(height, width)"})
+    return positive(what, height, least), positive(what, width, least)
 
 
 def _padding(what: str, value: Pair) -> tuple[int, int, int, int]:
     """Return (top, bottom, left, right) of a number, a pair (height, width), or all four."""
-    if not isinstance(value, int) and len(value) == 4:
-        top, bottom, left, right = (positive(what, item, 0) for item in value)
-        return top, bottom, left, right
-    height, width = _pair(what, value, 0)
-    return height, height, width, width
+    forms = {2: "(height, width)", 4: "(top, bottom, left, right)"}
+    items = tuple(positive(what, item, 0) for item in items_of(what, value, forms))
+    if len(items) == 2:
+        return items[0], items[0], items[1], items[1]
+    return items[0], items[1], items[2], items[3]
 
 
 def _same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, int, int, int]:
@@ -93,6 +116,7 @@ def _layer(
     specs: Sequence[ParamSpec] = (),
     name: str = "",
 ) -> Module:
+    check_flags(options)
     return Module(name, tuple(specs), (), builder, kind, tuple(options.items()))
 
 
@@ -130,6 +154,8 @@ def Linear(
         init: the initialiser of the weight.
     """
     shape = (positive("in_features", in_features), positive("out_features", out_features))
+    if weight is not None and not isinstance(weight, Shared):
+        raise InvalidArgumentError(f"weight must be a nn.share(...) or None, got {weight!r:.80}")
     if weight is not None and weight.spec.shape != shape:
         raise InvalidArgumentError(
             f"the shared weight of Linear must have the shape {shape_text(shape)}, received "
@@ -200,8 +226,8 @@ def Conv2d(
     for what, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
         if positive(what, channels) % positive("groups", groups):
             raise InvalidArgumentError(f"{what}, {channels}, must divide into {groups} groups")
-    kernel, steps = _pair("kernel_size", kernel_size), _pair("stride", stride)
-    spread = _pair("dilation", dilation)
+    kernel, steps = pair("kernel_size", kernel_size), pair("stride", stride)
+    spread = pair("dilation", dilation)
     options = {
         "in_channels": in_channels,
         "out_channels": out_channels,
@@ -224,10 +250,10 @@ def Conv2d(
 def _pooling(
     kind: str, builder: Builder, kernel: Pair, stride: Pair | None, padding: Pair, name: str
 ) -> Module:
-    window = _pair("kernel_size", kernel)
+    window = pair("kernel_size", kernel)
     options = {
         "kernel_size": window,
-        "stride": window if stride is None else _pair("stride", stride),
+        "stride": window if stride is None else pair("stride", stride),
         "padding": _padding("padding", padding),
     }
     return _layer(kind, builder, options, (), name)
@@ -353,7 +379,7 @@ def _batch_norm(
     kind: str, features: int, eps: float, momentum: float, name: str, dtype: DTypeLike
 ) -> Module:
     positive("num_features", features)
-    if not 0 <= _finite("momentum", momentum) <= 1:
+    if not 0 <= finite("momentum", momentum) <= 1:
         raise InvalidArgumentError(f"momentum must be from 0 to 1, got {momentum!r}")
     specs = (
         param(features, ones(), dtype=dtype, name="gamma"),
@@ -364,7 +390,7 @@ def _batch_norm(
     options = {
         "op": kind,  # hidden from people, who see the kind itself
         "num_features": features,
-        "eps": _finite("eps", eps, 0.0),
+        "eps": finite("eps", eps, 0.0),
         "momentum": float(momentum),
     }
     return _layer(kind, _build_batch_norm, options, specs, name)
@@ -385,7 +411,7 @@ def LayerNorm(
         param(positive("features", features), ones(), dtype=dtype, name="gamma"),
         param(features, zeros(), dtype=dtype, name="beta"),
     )
-    options = {"features": features, "eps": _finite("eps", eps, 0.0)}
+    options = {"features": features, "eps": finite("eps", eps, 0.0)}
     return _layer("LayerNorm", _build_layer_norm, options, specs, name)
 
 
@@ -430,12 +456,12 @@ def SiLU(*, name: str = "") -> Module:
 
 def LeakyReLU(slope: float = 0.01, *, name: str = "") -> Module:
     """Return x where x > 0, else slope * x."""
-    return _activation("LeakyReLU", "leaky_relu", name, slope=_finite("slope", slope))
+    return _activation("LeakyReLU", "leaky_relu", name, slope=finite("slope", slope))
 
 
 def ELU(alpha: float = 1.0, *, name: str = "") -> Module:
     """Return x where x > 0, else alpha * (exp(x) - 1)."""
-    return _activation("ELU", "elu", name, alpha=_finite("alpha", alpha))
+    return _activation("ELU", "elu", name, alpha=finite("alpha", alpha))
 
 
 def ReLU6(*, name: str = "") -> Module:
@@ -518,10 +544,18 @@ def Sequential(
     """
     label = name if isinstance(name, str) else ""
     modules = children if isinstance(name, str) else name
+    if not isinstance(modules, Iterable):
+        what = "children" if isinstance(name, str) else "name"
+        raise InvalidArgumentError(f"{what} of Sequential must be modules, got {modules!r}")
+    modules = tuple(modules)
     for child in modules:
         if not isinstance(child, Module):
-            raise InvalidArgumentError(f"Sequential takes modules, received {child!r:.80}")
+            raise InvalidArgumentError(
+                f"Sequential takes modules as its children, received {child!r:.80}"
+            )
+    if shared is not None and not isinstance(shared, Mapping):
+        raise InvalidArgumentError(f"shared of Sequential must be a mapping, got {shared!r:.80}")
     owned = dict(shared or {})
     specs = tuple(entry.spec.renamed(key) for key, entry in owned.items())
     positions = tuple(enumerate(owned.values()))
-    return Module(label, specs, tuple(modules), _build_sequential, "Sequential", (), positions)
+    return Module(label, specs, modules, _build_sequential, "Sequential", (), positions)

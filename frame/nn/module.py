@@ -72,6 +72,10 @@ class Module:
     shared: tuple[tuple[int, Shared], ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidArgumentError(
+                f"name of {self.kind} must be a string, received {self.name!r:.80}"
+            )
         names = [spec.name for spec in self.specs]
         names += [name for name, _ in self.named_children()]
         for name in [*names, *([self.name] if self.name else [])]:

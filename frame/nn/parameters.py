@@ -271,6 +271,11 @@ class ParamSpec:
                 f"parameter {self.name!r} must have the role parameter or buffer, received "
                 f"{self.role}"
             )
+        if not hasattr(self.init, "values"):
+            raise InvalidArgumentError(
+                f"init of parameter {self.name!r} must be an initialiser such as nn.zeros(), "
+                f"received {self.init!r:.80}"
+            )
         if isinstance(self.init, Inline) and self.init.value.array.shape != self.type.shape:
             raise InvalidArgumentError(
                 f"the inline values of parameter {self.name!r} must have its shape "

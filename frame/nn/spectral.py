@@ -17,7 +17,7 @@ from frame.core.shapes import shape_text
 from frame.ir.graph import Value
 from frame.nn.checks import choice, layer, of_shape
 from frame.nn.common import Conv1d
-from frame.nn.layers import Conv2d, positive
+from frame.nn.layers import Conv2d, items_of, positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import Initialiser, ParamSpec, normal, param, uniform
 
@@ -208,13 +208,6 @@ def _build_spectral2d(self: Scope, x: Value) -> Value:
     return ops.irfft(back, n=width)
 
 
-def _pair_of_modes(modes: int | Sequence[int]) -> tuple[int, int]:
-    items = (modes, modes) if isinstance(modes, int) else tuple(modes)
-    if len(items) != 2:
-        raise InvalidArgumentError(f"modes must be a number or (rows, columns), got {modes!r}")
-    return positive("modes", items[0]), positive("modes", items[1])
-
-
 def SpectralConv2d(
     in_channels: int,
     out_channels: int,
@@ -241,13 +234,13 @@ def SpectralConv2d(
         dtype: the dtype of the parameters.
         init: the initialiser of both parameters.
     """
-    pair = _pair_of_modes(modes)
+    rows, columns = items_of("modes", modes, {2: "(rows, columns)"})
     options = {
         "in_channels": positive("in_channels", in_channels),
         "out_channels": positive("out_channels", out_channels),
-        "modes": pair,
+        "modes": (positive("modes", rows), positive("modes", columns)),
     }
-    specs = _weights((pair[1], 2 * pair[0]), in_channels, out_channels, dtype, init)
+    specs = _weights((columns, 2 * rows), in_channels, out_channels, dtype, init)
     return layer("SpectralConv2d", _build_spectral2d, options, specs, name=name)
 
 

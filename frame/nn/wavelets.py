@@ -20,7 +20,7 @@ from frame.core.shapes import exact_divide, known, shape_text
 from frame.ir.graph import Value
 from frame.nn.checks import choice, layer, of_shape
 from frame.nn.daubechies import filters, moments
-from frame.nn.layers import positive
+from frame.nn.layers import pair, positive
 from frame.nn.module import Module, Scope
 
 # The modes of PyWavelets that repeat samples -> those of numpy.pad.
@@ -265,16 +265,14 @@ def Idwt1d(
 def Idwt2d(
     wavelet: str = "haar",
     mode: str = "symmetric",
-    size: Sequence[int] | None = None,
+    size: int | Sequence[int] | None = None,
     *,
     name: str = "",
 ) -> Module:
     """Return the inverse of Dwt2d: [N, 4 * C, H', W'] -> [N, C, H, W], as `pywt.idwt2`.
 
-    Arguments are those of Idwt1d; `size` is (H, W).
+    Arguments are those of Idwt1d; `size` is (H, W), or one number for both.
     """
-    sizes = None if size is None else tuple(positive("size", each) for each in size)
-    if sizes is not None and len(sizes) != 2:
-        raise InvalidArgumentError(f"size must be (height, width), got {size!r}")
+    sizes = None if size is None else pair("size", size)
     options = {**_options(wavelet, mode), "size": sizes}
     return layer("Idwt2d", _build_idwt2d, options, name=name)

@@ -283,7 +283,7 @@ def test_sequential_passes_several_results_on():
         (lambda: nn.Conv2d(2, 4, 3, stride=2, padding="same"), "stride of 1"),
         (lambda: nn.Conv2d(2, 4, 3, padding="valid"), "'same'"),
         (lambda: nn.Conv2d(2, 4, 3, padding=-1), "padding"),
-        (lambda: nn.Conv2d(2, 4, (3, 3, 3)), "a number or a pair"),
+        (lambda: nn.Conv2d(2, 4, (3, 3, 3)), r"a number or \(height, width\)"),
         (lambda: nn.MaxPool2d(2, stride=0), "stride"),
         (lambda: nn.Dropout(1.0), r"\[0, 1\)"),
         (lambda: nn.Dropout(-0.1), r"\[0, 1\)"),

@@ -203,7 +203,7 @@ def test_gradients(module, shape):
         (lambda: nn.Dwt2d("sym4"), "wavelet must be"),
         (lambda: nn.Dwt2d("haar", "same"), "mode must be one of zero, constant"),
         (lambda: nn.Idwt1d(size=0), "size must be an integer of at least 1, got 0"),
-        (lambda: nn.Idwt2d(size=(3,)), r"size must be \(height, width\)"),
+        (lambda: nn.Idwt2d(size=(3,)), r"size must be a number or \(height, width\)"),
         (lambda: graph_of(nn.Dwt1d(), (2, 3)), r"Dwt1d takes an input \[N, C, L\]"),
         (lambda: graph_of(nn.Idwt1d(), (2, 3, 4)), "does not divide by 2"),
         (lambda: graph_of(nn.Idwt1d(size=6), (2, 2, 4)), "size of Idwt1d must be"),
