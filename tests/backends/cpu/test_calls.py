@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections import deque
 
 import numpy as np
@@ -150,3 +151,32 @@ def test_the_count_of_one_holder_is_measured_and_not_a_number_of_one_release(mon
     address = first.ctypes.data
     del first
     assert recycler.take((4,), float32).ctypes.data == address
+
+
+def test_native_calls_release_the_lock_of_the_interpreter() -> None:
+    """Else no other thread runs between the beginning of a call and the line behind its end."""
+    model = frame.compile(lambda x: x @ x @ x, [frame.spec((700, 700))])
+    x = np.ones((700, 700), np.float32)
+    model(x)
+
+    def seen_during_a_call() -> bool:
+        begun, ended = threading.Event(), []
+
+        def call() -> None:
+            begun.set()
+            model(x)
+            ended.append(True)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        begun.wait()
+        during = not ended
+        thread.join()
+        return during
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # the thread gives the lock away in the native call or not at all
+    try:
+        assert any(seen_during_a_call() for _ in range(50))
+    finally:
+        sys.setswitchinterval(interval)
