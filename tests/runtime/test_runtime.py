@@ -166,6 +166,27 @@ def test_reading_parameters_copies_and_loading_is_all_or_nothing() -> None:
         model.load_params({"nothing": taken})
 
 
+@pytest.mark.parametrize("load", ["load_params", "params="])
+def test_loaded_arrays_are_copied_in_any_order(load: str) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    read_only = values.copy()
+    read_only.flags.writeable = False
+    kinds = (values.copy(), np.asfortranarray(values), values[::-1].copy()[::-1], read_only,
+             values.astype(">f4"), frame.from_numpy(values.copy()))  # fmt: skip
+    net, spec = nn.Linear(3, 4, bias=False, name="net"), frame.spec(("rows", 3))
+    model = frame.compile(net, [spec])
+    for given in kinds:
+        if load == "params=":
+            model = frame.compile(net, [spec], params={"net.weight": given})
+        else:
+            model.load_params({"net.weight": given})
+        array = np.asarray(given)
+        if array.flags.writeable:
+            array[:] = -1
+        assert np.array_equal(model.params["net.weight"], values)
+        assert np.array_equal(model(np.eye(3, dtype=np.float32)), values)
+
+
 def test_arrays_of_any_order_and_byte_order_are_taken() -> None:
     model = frame.compile(lambda x: x * 2.0, [frame.spec((3, 4))])
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
