@@ -110,5 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options: dict[str, Any] = {"color": colour_wanted()}
         result = frame_command.main(words, prog_name="frame", standalone_mode=False, **options)
     except BaseException as error:  # noqa: BLE001 - every exception ends as an exit code
-        return report.exit_code_of(error, debug=report.debug_level() > 0)
+        command = next((word for word in words if word in COMMANDS), "")
+        return report.exit_code_of(error, report.debug_level() > 0, command)
     return result if isinstance(result, int) else report.OK

@@ -28,8 +28,11 @@ def block(kind: str, text: str, colour: str, advice: str = "") -> str:
     return "\n".join(lines)
 
 
-def exit_code_of(error: BaseException, debug: bool = False) -> int:
-    """Show an exception as one block and return the exit code that it means."""
+def exit_code_of(error: BaseException, debug: bool = False, command: str = "") -> int:
+    """Show an exception as one block and return the exit code that it means.
+
+    `command` is the name of the command that was called, whose help an error leads to.
+    """
     if isinstance(error, SystemExit):
         code = error.code or OK
         return code if code in (OK, FAILED, USAGE) else FAILED  # type: ignore[return-value]
@@ -44,9 +47,9 @@ def exit_code_of(error: BaseException, debug: bool = False) -> int:
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True)
     if isinstance(error, click.ClickException):
-        _show("error", error.format_message(), "red", _advice(error))
+        _show("error", error.format_message(), "red", _advice(error, command))
         return USAGE if isinstance(error, click.UsageError) else FAILED
-    _show("error", _text(error), "red", _advice(error))
+    _show("error", _text(error), "red", _advice(error, command))
     return USAGE if isinstance(error, CommandError) else FAILED
 
 
@@ -58,9 +61,10 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _advice(error: BaseException) -> str:
+def _advice(error: BaseException, command: str) -> str:
     if isinstance(error, click.UsageError):
-        path = error.ctx.command_path if error.ctx else "frame"
+        # The parser of options raises some errors without the context.
+        path = error.ctx.command_path if error.ctx else f"frame {command}".strip()
         return f"{path} --help shows what it takes"
     known = (FrameError, OSError, click.ClickException)
     is_bug = isinstance(error, InternalError) or not isinstance(error, known)

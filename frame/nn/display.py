@@ -20,7 +20,7 @@ _LINE = 300
 def text(module: Module) -> str:
     """Return one line such as `Linear(784, 10)`; long lists of children are cut."""
     name = [repr(module.name)] if module.name else []
-    options = [f"{key}={value!r}" for key, value in _visible(module)]
+    options = [f"{key}={_short(value)!r}" for key, value in _visible(module)]
     children = [text(child) for child in module.children[:_SHOWN]]
     if len(module.children) > _SHOWN:
         children.append(f"... {len(module.children) - _SHOWN} more")
@@ -43,6 +43,12 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
         "weight": None,
     }
 )
+
+
+def _short(value: Any) -> Any:
+    """Return one number for a pair or four equal ones, as a user writes the size of a window."""
+    equal = isinstance(value, tuple) and len(value) in (2, 4) and len(set(value)) == 1
+    return value[0] if equal and isinstance(value[0], int) else value
 
 
 def _visible(module: Module) -> list[tuple[str, Any]]:

@@ -181,3 +181,17 @@ def test_a_failing_plug_in_is_reported_with_its_reason(
         assert "unusable" in row
     finally:
         backends.unregister_backend("broken_for_a_test")
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (["inspect", "model.frame", "--source"], "frame inspect"),
+        (["run", "--sourcery"], "frame run"),
+        (["cache", "info", "more"], "frame cache info"),
+        (["--verbose"], "frame"),
+    ],
+)
+def test_a_wrong_option_leads_to_the_help_of_its_command(words, path, capsys) -> None:
+    assert main(words) == 2
+    assert f"next: {path} --help shows" in capsys.readouterr().err

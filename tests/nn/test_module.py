@@ -247,6 +247,12 @@ def test_text_and_html():
         "Sequential('mlp', [Linear(in_features=4, out_features=8), ReLU(), "
         "Linear(in_features=8, out_features=3)])"
     )
+    assert repr(nn.Conv2d(1, 8, 3, padding=1)) == (
+        "Conv2d(in_channels=1, out_channels=8, kernel_size=3, stride=1, padding=1)"
+    )
+    assert "kernel_size=(3, 1), stride=2, padding=(1, 1, 0, 0)" in repr(
+        nn.Conv2d(1, 8, (3, 1), stride=2, padding=(1, 0))
+    )
     html = mlp()._repr_html_()
     assert "mlp: 67 parameters" in html and html.count("<tr") == 5
     hostile = nn.module(lambda self, x: x)
