@@ -10,6 +10,7 @@ import pytest
 from frame import nn
 from frame.core.errors import InvalidArgumentError
 from frame.frontend import catalogue
+from frame.frontend.layers import Layers, module_of
 
 # What each factory is called with; parameters that are left out have defaults.
 CHAIN = ((0, 1, 2), (1, 2, 0))
@@ -114,3 +115,23 @@ def test_wrong_types_are_refused_by_name(factory):
         if name == factory and (text := fault(factory, parameter, value))
     }
     assert not found
+
+
+def json_of(value):
+    """Return an argument as a spec writes it."""
+    if isinstance(value, nn.Module):
+        return {"kind": value.kind}
+    if isinstance(value, tuple):
+        return [json_of(each) for each in value]
+    return value
+
+
+@pytest.mark.parametrize("factory", sorted(catalogue.layers()))
+def test_a_spec_declares_the_same_layer(factory):
+    bound = inspect.signature(getattr(nn, factory)).bind(*BASE.get(factory, ()))
+    given = {key: json_of(v) for key, v in bound.arguments.items() if key != "name"}
+    entry = {"name": "one", "kind": factory, "input": "x", **given}
+    (child,) = module_of(("x",), Layers().check([entry], "layers"), "one").children
+    expected = getattr(nn, factory)(*bound.args, **bound.kwargs).named("one")
+    assert child.parameters() == expected.parameters()
+    assert child.options == expected.options and child.kind == expected.kind
