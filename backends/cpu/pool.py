@@ -217,9 +217,31 @@ def _started(store: ArtifactStore | None) -> Pool:
         _initialise_locks(pool.address)
         _pool = pool
     if not _pool.ready:
-        count = 1 if _exiting else _threads_asked or threads.default_threads()
-        _pool._start(min(count, MOST_THREADS))
+        _pool._start(_threads_wanted())
     return _pool
+
+
+def _threads_wanted() -> int:
+    if _exiting:
+        return 1
+    if not _is_main_interpreter():
+        # One that ends while it has threads ends the process.
+        _LOG.warning("a subinterpreter has no workers: kernels run on the calling thread alone")
+        return 1
+    return min(_threads_asked or threads.default_threads(), MOST_THREADS)
+
+
+def _is_main_interpreter() -> bool:
+    """Whether this is the interpreter that the process began with."""
+    names = ("PyInterpreterState_Get", "PyInterpreterState_Main")
+    found = [getattr(ctypes.pythonapi, name, None) for name in names]
+    addresses = []
+    for function in found:
+        if function is None:  # another interpreter than CPython
+            return True
+        function.restype = ctypes.c_void_p
+        addresses.append(function())
+    return bool(addresses[0] == addresses[1])
 
 
 def _load_code(store: ArtifactStore | None) -> _Code:
@@ -296,7 +318,9 @@ def _before_exit() -> None:
     global _exiting
     with _lock:
         _exiting = True
-        if _pool is not None and _pool.ready:
+        # Without workers nothing is called that lets go of the interpreter's lock: a subinterpreter
+        # that is left to the end of the process would not get it back.
+        if _pool is not None and _pool._workers:
             _pool._stop(_SHUTDOWN_SECONDS)
 
 

@@ -25,12 +25,15 @@ _DIGITS = 16  # of the random part of such a name
 _SAFELY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+def atomic_write(
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object], durable: bool = True
+) -> None:
     """Create or replace a file by what `write` puts into a temporary file beside it.
 
-    The data is on disk before the name changes, so that after a crash the name holds the old
-    file or the new one, whole. Symbolic links are followed. On any error the old file stays.
-    What killed writers of the same file have left is removed first.
+    The data is on disk before the name changes, so that after a crash of the machine the name holds
+    the old file or the new one, whole; unless `durable` is False, for what can be made again and is
+    checked when it is read. Symbolic links are followed. On any error the old file stays. What
+    killed writers of the same file have left is removed first.
 
     Raises:
         NotFoundError: the folder does not exist.
@@ -46,21 +49,23 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
         raise InvalidArgumentError(f"expected the path of a file, received the folder {path}")
     _remove_abandoned(target)
     try:
-        _replace(target, write)
+        _replace(target, write, durable)
     except OSError as error:
         # The name of the temporary file means nothing to whoever asked for `path`.
         kept = "the file that was there is unchanged" if target.exists() else "nothing was written"
         raise OSError(error.errno, f"{error.strerror or error}; {kept}", os.fspath(path)) from error
-    _sync_folder(target.parent)
+    if durable:
+        _sync_folder(target.parent)
 
 
-def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
+def _replace(target: Path, write: Callable[[BinaryIO], object], durable: bool) -> None:
     temporary, file = _create(target)
     try:
         with file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
             if os.name == "nt":
                 file.close()  # where an open file can't be renamed
             temporary.replace(target)  # while the lock holds

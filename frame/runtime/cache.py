@@ -182,7 +182,8 @@ class Cache:
         header = _HEADER.pack(_MAGIC, _kind_bytes(kind), length, _digest(kind, key, payload))
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-            atomic_write(path, lambda file: file.write(header + payload))
+            # Waiting for the disk would take longer than many a compile.
+            atomic_write(path, lambda file: file.write(header + payload), durable=False)
         except (OSError, FrameError) as error:
             folder = os.path.dirname(path)
             self._warn(f"can't write to {folder}: {error}; keeping results in memory")

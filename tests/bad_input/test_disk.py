@@ -203,3 +203,15 @@ def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path: Path, monke
     monkeypatch.setattr(files, "_lock", removed_meanwhile)
     atomic_write(path, lambda file: file.write(b"whole"))
     assert path.read_bytes() == b"whole" and len(made) == 3 and _leftovers(tmp_path) == []
+
+
+def test_a_save_waits_for_the_disk_and_the_cache_does_not(tmp_path: Path, monkeypatch) -> None:
+    """What is lost with the power is made again, so a compile need not wait for the disk."""
+    waits: list[int] = []
+    wait = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: waits.append(file) or wait(file))
+    cache = Cache(tmp_path / "cache")
+    cache.put(ARTIFACT, "ab" * 32, b"kept")
+    assert not waits and cache.get(ARTIFACT, "ab" * 32) == b"kept"
+    atomic_write(tmp_path / "file", lambda file: file.write(b"saved"))
+    assert waits

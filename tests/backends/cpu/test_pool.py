@@ -518,3 +518,37 @@ def test_the_aarch64_code_runs_under_an_emulator():
         struct.unpack("<q", bytes(machine.mem_read(slots + SLOT_STRIDE * k, 8)))[0] for k in (0, 1)
     ]
     assert words == [1 << CHUNK_BITS] * 2  # one job, both parts empty
+
+
+SUBINTERPRETER = """
+import sys
+import _xxsubinterpreters as interpreters
+made = interpreters.create(isolated=False)
+interpreters.run_string(made, '''
+import numpy as np
+import frame
+model = frame.compile(lambda x: frame.ops.sum(frame.ops.sin(x)), [frame.spec((1 << 16,))])
+found = [float(model(np.full(1 << 16, 0.5, np.float32))) for _ in range(50)]
+assert len(set(found)) == 1 and abs(found[0] / (1 << 16) - 0.479425) < 1e-5, found[0]
+from frame.backends.cpu.pool import get_pool
+print(get_pool().threads)
+''')
+interpreters.destroy(made)
+print("destroyed")
+"""
+
+
+def test_a_subinterpreter_computes_without_workers_and_can_end():
+    """A worker would keep its interpreter from ending, and end the process in its place."""
+    pytest.importorskip("_xxsubinterpreters")
+    done = subprocess.run(
+        [sys.executable, "-c", SUBINTERPRETER],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "FRAME_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "destroyed"]), done.stderr
+    assert "subinterpreter has no workers" in done.stderr
