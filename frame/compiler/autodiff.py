@@ -54,14 +54,13 @@ def build_backward_graph(
         NotFoundError: there is no such output or input.
         UnimplementedError: an op between an input and the loss has no gradient.
     """
-    position = _find(loss, _output_names(graph), "output", graph)
+    position = loss_position(graph, loss)
     positions = _wanted(graph, wrt)
-    _check_loss(graph.outputs[position], f"output {position}")
     with Rewriter(graph) as builder:
         for node in graph.nodes:
             builder.copy(node)
         builder.outputs.extend(graph.outputs)
-        builder.output_names = list(_output_names(graph))
+        builder.output_names = list(output_names(graph))
         builder.updates.extend(graph.updates)
         value = graph.outputs[position]
         seeds = [(value, filled(value.type, 1))]
@@ -80,7 +79,15 @@ def _gradient_name(name: str, taken: list[str]) -> str:
     return candidate
 
 
-def _output_names(graph: Graph) -> tuple[str, ...]:
+def loss_position(graph: Graph, loss: int | str) -> int:
+    """Return the position of the output that is differentiated; raises as build_backward_graph."""
+    position = _find(loss, output_names(graph), "output", graph)
+    _check_loss(graph.outputs[position], f"output {position}")
+    return position
+
+
+def output_names(graph: Graph) -> tuple[str, ...]:
+    """Return the names of the outputs; their positions where they have none."""
     return graph.output_names or tuple(f"output{i}" for i in range(len(graph.outputs)))
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.compiler.optimizers import Ema as Ema
     from frame.compiler.optimizers import Freeze as Freeze
     from frame.compiler.optimizers import Lion as Lion
+    from frame.compiler.optimizers import LossScale as LossScale
     from frame.compiler.optimizers import ParameterGroup as ParameterGroup
     from frame.compiler.optimizers import Swa as Swa
     from frame.nn.losses import CrossEntropyLoss as CrossEntropyLoss
@@ -57,6 +58,7 @@ _PLACES = {
         "Ema",
         "Freeze",
         "Lion",
+        "LossScale",
         "ParameterGroup",
         "Swa",
     ),

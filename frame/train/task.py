@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from frame.compiler.optimizers import SGD, Ema, Freeze, Optimizer, ParameterGroup, Recipe, Swa
+from frame.compiler.optimizers import (
+    SGD,
+    Ema,
+    Freeze,
+    LossScale,
+    Optimizer,
+    ParameterGroup,
+    Recipe,
+    Swa,
+)
 from frame.compiler.optimizers.recipe import Average
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
@@ -86,6 +95,8 @@ class DeepLearningTask:
     views: Views | None = None
     start: Initializer | None = None
     recomputing: Rematerialisation | None = None
+    precision: str = ""
+    scaling: LossScale | None = None
 
     # --- what is trained --------------------------------------------------------------------------
 
@@ -294,6 +305,22 @@ class DeepLearningTask:
         most = _count("remat budget", budget, 0)
         return replace(self, recomputing=Rematerialisation(" ".join(modules), most))
 
+    def amp(
+        self, precision: str = "bfloat16", scaling: LossScale | None = None
+    ) -> DeepLearningTask:
+        """Train in mixed precision: products in `bfloat16` or `float16`, weights in float32.
+
+        Validation and the trained model run in float32.
+
+        Args:
+            precision: of products and convolutions; see `frame.compiler.autocast`.
+            scaling: how the loss is scaled for the backward part; for float16, whose small
+                gradients become zero, by `LossScale()` if nothing is said.
+        """
+        if scaling is None and precision == "float16":
+            scaling = LossScale()
+        return self._checked(precision=precision, scaling=scaling)
+
     def _checked(self, **changes: Any) -> DeepLearningTask:
         made: DeepLearningTask = replace(self, **changes)
         made.recipe()
@@ -413,6 +440,8 @@ class DeepLearningTask:
             self.accumulation,
             self.averaging,
             late,
+            self.precision,
+            self.scaling,
         )
 
     def checked_feed(self) -> Feed:

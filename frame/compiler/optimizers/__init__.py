@@ -5,6 +5,7 @@ from frame.compiler.optimizers.lars import LARS
 from frame.compiler.optimizers.lion import Lion
 from frame.compiler.optimizers.recipe import Ema, Freeze, ParameterGroup, Recipe, Swa
 from frame.compiler.optimizers.record import Optimizer, RunTime, StateSpec
+from frame.compiler.optimizers.scaling import LossScale
 from frame.compiler.optimizers.sgd import SGD
 from frame.compiler.optimizers.training import build_training_graph, training_states
 
@@ -16,6 +17,7 @@ __all__ = [
     "Ema",
     "Freeze",
     "Lion",
+    "LossScale",
     "Optimizer",
     "ParameterGroup",
     "Recipe",

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from frame.compiler.autocast import LOW
 from frame.compiler.optimizers.record import (
     Optimizer,
     RunTime,
@@ -22,6 +23,7 @@ from frame.compiler.optimizers.record import (
     require_fraction,
     require_not_negative,
 )
+from frame.compiler.optimizers.scaling import LossScale
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
@@ -158,6 +160,11 @@ class Recipe(Optimizer):
        unless `decay_all` or a group says so, with the options and rates of the groups.
     4. The average of the weights, and of the running statistics.
 
+    With `precision` the forward and the backward part run in mixed precision, see
+    `frame.compiler.autocast`; parameters, their gradients and all states stay as they are. With
+    `scaling` the loss is scaled for the backward part, and gradients are scaled back before
+    anything else is done with them.
+
     Raises:
         InvalidArgumentError: an option is out of its range, or a group has an option that the
             optimizer doesn't.
@@ -172,6 +179,8 @@ class Recipe(Optimizer):
     accumulate: int = 1
     average: Average | None = None
     freezes: tuple[Freeze, ...] = ()
+    precision: str = ""
+    scaling: LossScale | None = None
 
     def __post_init__(self) -> None:
         good = isinstance(self.optimizer, Optimizer) and not isinstance(self.optimizer, Recipe)
@@ -182,6 +191,10 @@ class Recipe(Optimizer):
             numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
             fits = value is None or (numeric and math.isfinite(value) and value > 0)
             require(fits, self.name, f"{limit} to be a finite number above 0", value)
+        low = self.precision == "" or self.precision in LOW
+        require(low, self.name, f"precision to be '' or one of {', '.join(LOW)}", self.precision)
+        scaling = self.scaling is None or isinstance(self.scaling, LossScale)
+        require(scaling, self.name, "scaling to be a LossScale", self.scaling)
         for group in self.groups:
             self._with_options(group)
 
@@ -246,8 +259,9 @@ def as_recipe(optimizer: Optimizer) -> Recipe:
 
 def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
     """Return what a recipe has beside its optimizer as plain data."""
-    average = recipe.average
+    average, scaling = recipe.average, recipe.scaling
     return {
+        "scaling": None if scaling is None else [scaling.start, scaling.interval],
         "groups": [[list(g.patterns), g.rate, dict(g.options)] for g in recipe.groups],
         "freezes": [[list(each.patterns), each.after] for each in recipe.freezes],
         "average": None if average is None else _average_to_data(average),
@@ -255,7 +269,7 @@ def recipe_to_data(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-_PLAIN = ("decay_all", "clip_value", "clip_norm", "accumulate")
+_PLAIN = ("decay_all", "clip_value", "clip_norm", "accumulate", "precision")
 
 
 def _average_to_data(average: Average) -> list[Any]:
@@ -275,5 +289,6 @@ def recipe_from_data(optimizer: Optimizer, data: Mapping[str, Any]) -> Recipe:
         tuple(ParameterGroup(tuple(p), rate, dict(options)) for p, rate, options in data["groups"]),
         average=None if average is None else AVERAGES[average[0]](**average[1]),
         freezes=tuple(Freeze(tuple(p), after) for p, after in data["freezes"]),
+        scaling=None if data["scaling"] is None else LossScale(*data["scaling"]),
         **{name: data[name] for name in _PLAIN},
     )

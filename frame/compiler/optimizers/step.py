@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from frame import ops
 from frame.compiler.optimizers.recipe import Average, Ema, Recipe
 from frame.compiler.optimizers.record import RunTime
+from frame.compiler.optimizers.scaling import all_finite, unscaled
 from frame.core.dtypes import float32
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import GraphInput, Value
@@ -26,6 +27,12 @@ MICRO_STEP = f"{OPTIMIZER}.micro_step"
 ACCUMULATED = "accumulated"
 """The name of the state of a parameter that sums the gradients since the last update."""
 
+SCALE = f"{OPTIMIZER}.loss_scale"
+"""The name of the state that holds the scale of the loss, a float32 scalar."""
+
+GOOD = f"{OPTIMIZER}.good_updates"
+"""The name of the state that counts the updates since the scale has changed, an int64 scalar."""
+
 _CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
@@ -38,12 +45,18 @@ class Step:
         self._builder, self._recipe, self._states, self._rate = builder, recipe, states, rate
         builder.push_module(OPTIMIZER)
         self._due = self._count_micro_steps(states.get(MICRO_STEP))
-        self._number = self._count(states.get(STEP))
+        self._finite: Value | None = None
+        self._number: Value | None = None
         builder.pop_module()
 
     def update(self, gradients: Sequence[Value], trained: Sequence[GraphInput]) -> None:
         """Add the updates of the trained parameters and of the optimizer's states."""
-        wanted = [self._mean(g, e) for g, e in zip(gradients, trained, strict=True)]
+        lifted = [self._unscaled(gradient) for gradient in gradients]
+        wanted = [self._mean(g, e) for g, e in zip(lifted, trained, strict=True)]
+        self._builder.push_module(OPTIMIZER)
+        self._follow_scale(wanted)
+        self._number = self._count(self._states.get(STEP))
+        self._builder.pop_module()
         for gradient, entry in zip(self._clipped(wanted), trained, strict=True):
             self._builder.push_module(entry.name.rpartition(".")[0] or OPTIMIZER)
             self._update(entry, gradient)
@@ -79,10 +92,26 @@ class Step:
 
     def _set(self, old: Value, new: Value, more: Value | None = None) -> None:
         """Let a state hold `new` after this step, if the step makes an update (and if `more`)."""
-        for condition in (self._due, more):
+        for condition in (self._finite, self._due, more):
             if condition is not None:
                 new = ops.where(condition, new, old)
         self._builder.update(old, new)
+
+    def _unscaled(self, gradient: Value) -> Value:
+        scale = self._states.get(SCALE)
+        return gradient if scale is None else unscaled(gradient, scale)
+
+    def _follow_scale(self, gradients: Sequence[Value]) -> None:
+        """Look whether the gradients of this update are finite, and let the scale follow."""
+        if self._recipe.scaling is None:
+            return
+        scale, good = self._states[SCALE], self._states[GOOD]
+        finite = all_finite(gradients)
+        for old, new in zip(
+            (scale, good), self._recipe.scaling.after(scale, good, finite), strict=True
+        ):
+            self._set(old, new)
+        self._finite = finite
 
     def _mean(self, gradient: Value, entry: GraphInput) -> Value:
         """Return the mean gradient of the steps since the last update."""

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frame.compiler.autodiff import build_backward_graph, trainable_inputs
+from frame import ops
+from frame.compiler.autocast import autocast
+from frame.compiler.autodiff import loss_position, output_names, trainable_inputs
 from frame.compiler.optimizers.recipe import Recipe, as_recipe
 from frame.compiler.optimizers.record import Optimizer, StateSpec
-from frame.compiler.optimizers.step import ACCUMULATED, AVERAGE, MICRO_STEP, OPTIMIZER, STEP, Step
-from frame.core.dtypes import float32, int64
+from frame.compiler.optimizers.step import (
+    ACCUMULATED,
+    AVERAGE,
+    GOOD,
+    MICRO_STEP,
+    OPTIMIZER,
+    SCALE,
+    STEP,
+    Step,
+)
+from frame.core.dtypes import dtype, float32, int64
 from frame.core.errors import InvalidArgumentError
 from frame.ir.builder import GraphBuilder, Rewriter
-from frame.ir.graph import Graph, GraphInput, Role, TensorType
+from frame.ir.graph import Graph, GraphInput, Role, TensorType, Value
+from frame.ops.vjp import filled, pullback
 
 LEARNING_RATE = "learning_rate"
 """The name of the input for the learning rate, a float32 scalar."""
@@ -27,6 +39,9 @@ def training_states(
     recipe = as_recipe(optimizer)
     specs = [StateSpec(STEP, TensorType(int64, ()))] if recipe.counts else []
     specs += [StateSpec(MICRO_STEP, TensorType(int64, ()))] if recipe.accumulate > 1 else []
+    if recipe.scaling is not None:
+        specs += [StateSpec(SCALE, TensorType(float32, ()), init=recipe.scaling.start)]
+        specs += [StateSpec(GOOD, TensorType(int64, ()))]
     for entry in _trained(forward, wrt):
         type_ = entry.value.type
         own, _ = recipe.for_parameter(entry.name, type_)
@@ -75,24 +90,35 @@ def build_training_graph(
     recipe = as_recipe(optimizer)
     trained = _trained(forward, wrt)
     recipe.check_patterns([e.name for e in forward.inputs if e.role is Role.PARAMETER])
-    backward = build_backward_graph(forward, loss, [entry.name for entry in trained])
-    gradients = backward.outputs[len(forward.outputs) :]
+    position = loss_position(forward, loss)
     specs = training_states(forward, optimizer, wrt)
-    with Rewriter(backward) as builder:
-        for node in backward.nodes:
+    if recipe.precision:
+        forward = autocast(forward, dtype(recipe.precision))
+    with Rewriter(forward) as builder:
+        for node in forward.nodes:
             builder.copy(node)
-        builder.updates.extend(backward.updates)
+        builder.updates.extend(forward.updates)
         rate = builder.input(TensorType(float32, ()), Role.HYPERPARAMETER, LEARNING_RATE)
         states = {
             spec.name: builder.input(spec.type, Role.OPTIMIZER_STATE, spec.name) for spec in specs
         }
+        value = forward.outputs[position]
+        seeds = [(value, _seed(value, states.get(SCALE)))]
+        gradients = pullback(forward.nodes, seeds, [entry.value for entry in trained])
         step = Step(builder, recipe, states, rate)
-        step.update([builder[gradient] for gradient in gradients], trained)
+        step.update(gradients, trained)
         step.average(_averaged(forward, recipe, wrt))
         builder.outputs.extend(forward.outputs)
-        builder.output_names = list(backward.output_names[: len(forward.outputs)])
+        builder.output_names = list(output_names(forward))
         # A rewriter finishes with the outputs and updates of the old graph; these are new ones.
         return GraphBuilder.finish(builder)
+
+
+def _seed(loss: Value, scale: Value | None) -> Value:
+    """Return the gradient of the loss itself: 1, or its scale."""
+    if scale is None:
+        return filled(loss.type, 1)
+    return ops.reshape(ops.cast(scale, loss.dtype), loss.shape)
 
 
 def _trained(forward: Graph, wrt: Sequence[int | str] | None) -> list[GraphInput]:
