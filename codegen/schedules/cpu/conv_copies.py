@@ -18,7 +18,7 @@ from frame.codegen.schedules.group import Group, KernelCall
 from frame.core import config
 from frame.ir.graph import Value
 
-_CHUNK = 1 << 14  # elements that one chunk writes
+_CHUNK = 1 << 12  # elements that one chunk writes
 
 
 def with_workspaces(group: Group, plan: ConvPlan) -> Group:

@@ -1,4 +1,4 @@
-"""Convolutions with a symbolic batch: the schedule and the numbers of a fixed one."""
+"""Plans of convolutions; with a symbolic batch, the schedule and the numbers of a fixed one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from frame import ops
-from frame.backends.cpu.target import host_target
+from frame.backends.cpu.target import host_target, named_target
+from frame.codegen.schedules.cpu.conv_panels import PanelPlan, make_panels
 from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plans
 from frame.core.dtypes import float32
 from frame.core.shapes import Dim, Size
@@ -62,3 +63,42 @@ def test_no_image_at_all_gives_zeros() -> None:
     (result,) = make_piece(graph).executable().run(inputs)
     assert result.shape == (5, 14, 3, 3)
     assert not result.any()
+
+
+def panels_of(*shape: int, outputs: int = 256, window: int = 3) -> PanelPlan:
+    """The plan of a convolution with bias on a small AVX2 machine."""
+    target = replace(named_target("x86-64-v3"), l1=1 << 15, l2=1 << 19)
+    with GraphBuilder("conv") as builder:
+        x = builder.input(TensorType(float32, shape))
+        w = builder.input(TensorType(float32, (outputs, shape[1], window, window)))
+        bias = ops.reshape(builder.input(TensorType(float32, (outputs,))), (outputs, 1, 1))
+        builder.output(ops.conv2d(x, w, padding=(window // 2,) * 4) + bias)
+    body = builder.finish()
+    (plan,) = make_plans(body, target)
+    panels = make_panels(plan, body, target)
+    assert panels is not None
+    assert panels.panels * panels.channels * panels.window * panels.columns * 4 <= target.l2 // 2
+    return panels
+
+
+@pytest.mark.parametrize("shape", [(1, 256, 14, 14), (8, 512, 7, 7), (2, 64, 28, 28)])
+def test_panels_run_across_the_ends_of_rows(shape: tuple[int, ...]) -> None:
+    plan = panels_of(*shape)
+    assert plan.joined and plan.crosses
+    assert plan.conv.pieces_of_panel == plan.columns  # a unit is a pixel: none is empty
+
+
+def test_a_bias_leaves_a_point_convolution_one_row() -> None:
+    plan = panels_of(8, 128, 28, 28, window=1)
+    assert plan.conv.flat and plan.joined and not plan.crosses and plan.passes == 1
+
+
+def test_deep_channels_are_cut_into_passes_that_share_weights() -> None:
+    plan = panels_of(1, 256, 14, 14)
+    assert plan.passes > 1 and plan.panels >= 4
+    assert plan.tiles < plan.tile_count  # too few panels for all threads
+
+
+def test_rows_of_whole_vectors_do_not_cross() -> None:
+    plan = panels_of(1, 64, 56, 56, outputs=64)
+    assert plan.joined and not plan.crosses and plan.piece == plan.conv.lanes
