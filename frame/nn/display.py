@@ -36,6 +36,7 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
         "dilation": (1, 1),
         "eps": 1e-5,
         "groups": 1,
+        "ignore_index": None,
         "momentum": 0.1,
         "padding": (0, 0, 0, 0),
         "size": None,

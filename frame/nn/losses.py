@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from frame import ops
+from frame.core.dtypes import DType
 from frame.core.errors import InvalidArgumentError
+from frame.core.shapes import is_count, shape_text
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
 
@@ -39,34 +45,101 @@ def MseLoss(reduction: str = "mean", *, name: str = "") -> Module:
     return Module(name, (), (), _build_mse_loss, "MseLoss", options)
 
 
-def _build_cross_entropy_loss(self: Scope, logits: Value, labels: Any) -> Value:
-    smoothing = self.options["label_smoothing"]
+def _kept(labels: Value, ignored: int | None, dtype: DType) -> tuple[Value, Value | None]:
+    """Return labels with class 0 where they are ignored, and 1 where they count, 0 elsewhere."""
+    if ignored is None:
+        return labels, None
+    counts = ops.not_equal(labels, ignored)
+    return ops.where(counts, labels, 0), ops.cast(counts, dtype)
+
+
+def _smoothed(logits: Value, labels: Value, smoothing: float, weights: Value | None) -> Value:
+    """Return the loss of each row: (1 - s) on its label plus s / classes everywhere, weighted."""
     loss = ops.softmax_cross_entropy(logits, labels)
-    if smoothing:
-        # The target is (1 - s) on the label plus s / classes everywhere.
-        every = ops.neg(ops.mean(ops.log_softmax(logits), axes=(logits.rank - 1,)))
-        loss = ops.add(ops.mul(loss, 1.0 - smoothing), ops.mul(every, smoothing))
-    return _reduced(loss, self.options["reduction"])
+    if weights is not None:
+        loss = loss * ops.gather(weights, labels, axis=0)
+    if not smoothing:
+        return loss
+    scores = ops.log_softmax(logits)
+    scores = scores if weights is None else scores * weights
+    every = ops.neg(ops.mean(scores, axes=(logits.rank - 1,)))
+    return loss * (1.0 - smoothing) + every * smoothing
+
+
+def _build_cross_entropy_loss(self: Scope, logits: Value, labels: Any) -> Value:
+    options = self.options
+    given, reduction = options["weight"], options["reduction"]
+    weights = None if given is None else ops.constant(np.asarray(given), logits.dtype)
+    if weights is not None and weights.shape[0] != logits.shape[-1]:
+        raise InvalidArgumentError(
+            f"CrossEntropyLoss has the weights of {len(given)} classes, and the logits have the "
+            f"shape {shape_text(logits.shape)}"
+        )
+    labels, counts = _kept(labels, options["ignore_index"], logits.dtype)
+    loss = _smoothed(logits, labels, options["label_smoothing"], weights)
+    loss = loss if counts is None else loss * counts
+    heavy = _heaviness(labels, weights, counts)
+    if reduction != "mean" or heavy is None:
+        return _reduced(loss, reduction)
+    return ops.sum(loss) / ops.sum(heavy)
+
+
+def _heaviness(labels: Value, weights: Value | None, counts: Value | None) -> Value | None:
+    """Return how much each row counts in the mean; None where all count the same."""
+    if weights is None:
+        return counts
+    heavy = ops.gather(weights, labels, axis=0)
+    return heavy if counts is None else heavy * counts
+
+
+def _checked_smoothing(value: float) -> float:
+    right = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not right or not 0 <= value <= 1:
+        raise InvalidArgumentError(f"label_smoothing must be in [0, 1], got {value!r}")
+    return float(value)
+
+
+def _checked_weight(weight: Sequence[float] | None) -> tuple[float, ...] | None:
+    if weight is None:
+        return None
+    if isinstance(weight, str) or not isinstance(weight, Iterable):
+        raise InvalidArgumentError(f"weight must be one number a class, got {weight!r}")
+    found = tuple(weight)
+    for place, each in enumerate(found):
+        right = isinstance(each, (int, float)) and not isinstance(each, bool)
+        if not right or not 0 <= each < math.inf:
+            raise InvalidArgumentError(
+                f"weight must be finite numbers of at least 0, got {each!r} for class {place}"
+            )
+    return tuple(map(float, found))
 
 
 def CrossEntropyLoss(
-    label_smoothing: float = 0.0, reduction: str = "mean", *, name: str = ""
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    weight: Sequence[float] | None = None,
+    ignore_index: int | None = None,
+    *,
+    name: str = "",
 ) -> Module:
-    """Return the softmax cross entropy of logits [N, classes] and integer labels [N].
+    """Return the softmax cross entropy of logits [..., classes] and integer labels [...].
 
     Labels out of range are an error when the graph runs. Label smoothing: Szegedy et al.,
-    arXiv 1512.00567, with the semantics of torch.
+    arXiv 1512.00567; it, weights and ignored labels have the semantics of torch.
 
     Args:
         label_smoothing: the share of the target that is spread over all classes, in [0, 1].
         reduction: "mean" over the rows, "sum", or "none".
+        weight: how heavy each class is; the mean divides by the weights of the labels.
+        ignore_index: a label whose rows count nothing, such as padding; NaN if all rows are.
         name: the name in the parent.
     """
-    right = isinstance(label_smoothing, (int, float)) and not isinstance(label_smoothing, bool)
-    if not right or not 0 <= label_smoothing <= 1:
-        raise InvalidArgumentError(f"label_smoothing must be in [0, 1], got {label_smoothing!r}")
+    if ignore_index is not None and not is_count(ignore_index, -(2**31), int):
+        raise InvalidArgumentError(f"ignore_index must be an integer or None, got {ignore_index!r}")
     options = (
-        ("label_smoothing", float(label_smoothing)),
+        ("label_smoothing", _checked_smoothing(label_smoothing)),
         ("reduction", _check_reduction(reduction)),
+        ("weight", _checked_weight(weight)),
+        ("ignore_index", ignore_index),
     )
     return Module(name, (), (), _build_cross_entropy_loss, "CrossEntropyLoss", options)

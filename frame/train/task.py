@@ -414,7 +414,7 @@ class DeepLearningTask:
             params=self._start(network, inputs),
             passes=None if self.recomputing is None else (self.recomputing,),
         )
-        if labelled:
+        if labelled and dict(loss.options).get("ignore_index") is None:
             check_labels(feed, _classes(model))
         return model
 

@@ -64,6 +64,7 @@ WRONG = {
     "int | Sequence[int]": ("2", 1.5, True, None, (1, "2"), (1, 2, 3)),
     "Sequence[int]": (3, None, (0, "1", 2), (0, 1.0, 2)),
     "int | Sequence[int] | None": ("2", 1.5, True, (1, "2"), (1, 2, 3)),
+    "Sequence[float] | None": (3, "ab", (1.0, "2"), (1.0, -1.0), (math.nan, 1.0)),
     "DTypeLike": ("float33", 3),
     "Initialiser | None": (3, "ones"),
     "Module": (3, None),

@@ -198,6 +198,10 @@ def test_pools_of_sequences():
         (lambda: nn.BatchNorm2d(3, eps="x"), "eps must be"),
         (lambda: nn.BatchNorm1d(3, momentum=None), "momentum must be a finite number, got None"),
         (lambda: nn.CrossEntropyLoss("0.1"), r"label_smoothing must be in \[0, 1\], got '0.1'"),
+        (
+            lambda: run(nn.CrossEntropyLoss(weight=[1, 2]), smooth(2, 3), np.array([0, 1])),
+            r"weights of 2 classes, and the logits have the shape \(2, 3\)",
+        ),
         (lambda: nn.HuberLoss("1"), "delta must be finite and above 0, got '1'"),
         (lambda: nn.CELU(0.0), "alpha must be finite and above 0"),
         (lambda: nn.Hardtanh(1.0, 1.0), "low of Hardtanh must be below high"),
@@ -256,6 +260,28 @@ def test_cross_entropy_loss(smoothing):
     # The smoothing is a float32 constant of the graph.
     for reduction, expected in (("mean", rows.mean()), ("sum", rows.sum()), ("none", rows)):
         module = nn.CrossEntropyLoss(smoothing, reduction)
+        np.testing.assert_allclose(run(module, logits, labels)[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("weight", [None, [1.0, 0.5, 2.0, 0.0]])
+@pytest.mark.parametrize("ignored", [None, -100])
+def test_cross_entropy_of_weighted_classes_and_ignored_labels(smoothing, weight, ignored):
+    logits, labels = smooth(2, 3, 4), np.array([[0, 3, 1], [1, 2, 0]])
+    if ignored is not None:
+        labels[0, 2] = labels[1, 0] = ignored
+    wide = np.float64(logits)
+    log = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    of_class = np.ones(4) if weight is None else np.array(weight)
+    target = np.full((2, 3, 4), smoothing / 4) + (1 - smoothing) * np.eye(4)[labels * (labels >= 0)]
+    rows = -(target * of_class * log).sum(-1) * (labels >= 0)
+    heavy = of_class[labels * (labels >= 0)] * (labels >= 0)
+    for reduction, expected in (
+        ("mean", rows.sum() / heavy.sum()),
+        ("sum", rows.sum()),
+        ("none", rows),
+    ):
+        module = nn.CrossEntropyLoss(smoothing, reduction, weight, ignored)
         np.testing.assert_allclose(run(module, logits, labels)[0], expected, rtol=1e-6)
 
 
