@@ -137,6 +137,15 @@ def test_dlpack_honours_read_only_memory(row: DType) -> None:
     assert not writable.readonly and not np.shares_memory(writable.numpy(), tensor.numpy())
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_capsule_is_copied_when_asked_for(copied: bool) -> None:
+    array = np.arange(4, dtype=np.float32)
+    tensor = from_dlpack(array.__dlpack__(), copy=copied or None)
+    assert np.shares_memory(np.asarray(tensor), array) is not copied
+    array[:] = 7
+    assert (tensor.tolist() == [0, 1, 2, 3]) is copied
+
+
 def test_dlpack_copy_with_an_old_producer() -> None:
     array = np.arange(3.0)
 
