@@ -64,7 +64,7 @@ class EpochRecord:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class History:
     """What a call of `fit` or the run of a task did.
 
@@ -117,6 +117,11 @@ class History:
         parts = [f"{len(self.epochs)} epochs, {self.steps:,} steps in {self.seconds:.2f} s"]
         parts += [f"best epoch {self.best + 1}"] if self.best is not None else []
         return "; ".join([*parts, self.stopped] if self.stopped else parts)
+
+    def __repr__(self) -> str:
+        last = self.epochs[-1].values() if self.epochs else {}
+        values = [f"{name}={value:.4g}" for name, value in last.items()]
+        return f"History({', '.join([f'{len(self.epochs)} epochs', *values])})"
 
     def __str__(self) -> str:
         heads, rows = self._table()

@@ -388,6 +388,8 @@ def test_a_history_prints_as_a_table() -> None:
         "3 epochs, 12 steps in 0.75 s; best epoch 2; it was enough",
     ]
     assert str(_history(0)).splitlines()[-1] == "0 epochs, 0 steps in 0.00 s"
+    assert repr(_history(3)) == "History(3 epochs, loss=0.3333, accuracy=0.5)"
+    assert repr(_history(0)) == "History(0 epochs)"
 
 
 @pytest.mark.parametrize("epochs", [19, 20, 21, 100])
