@@ -469,8 +469,12 @@ class _Assembler:
         Once they have run, the groups after them may write new states where the old ones are.
         Those with results larger than the indices stay where they are read.
         """
-        for group in self.partition.groups if self.graph.updates else ():
-            if any(_has(node, Trait.CHECKED) for node in group.nodes):
+        if not self.graph.updates:
+            return
+        ops = {node.op for node in self.graph.nodes}
+        checked = {op for op in ops if Trait.CHECKED in lookup(op).traits}
+        for group in self.partition.groups:
+            if any(node.op in checked for node in group.nodes):
                 reads = tuple(self.partition.reads(group.nodes[0]))
                 shapes = [read.shape for read in reads]
                 small = all(result.shape in shapes for result in self._results(group))
