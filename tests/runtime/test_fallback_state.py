@@ -177,6 +177,34 @@ def test_a_cut_step_holds_each_state_once() -> None:
             assert state < watched.peak < 1.5 * state
 
 
+@nn.module(inner=nn.param((5, 5), nn.normal()), outer=nn.param((5, 3), nn.normal()))
+def recurrent(self, x):
+    def step(h, now):
+        h = ops.tanh(h @ self.inner + now)
+        return h, h
+
+    last, _ = ops.scan(step, x[0] * 0.0, ops.erf(x))
+    return ops.erf(last) @ self.outer
+
+
+def test_a_loop_and_its_gradient_lie_between_cuts_or_are_cut_out() -> None:
+    def made(backend: str):
+        specs, targets = [frame.spec((4, 3, 5))], [frame.spec((3,), "int64")]
+        options = {"loss": nn.CrossEntropyLoss(), "targets": targets, "optimizer": SGD(0.9)}
+        return frame.compile(recurrent, specs, backend=backend, **options)
+
+    x, y = numbers(4, 3, 5), np.arange(3)
+    for refuse in ({"erf"}, {"tanh"}):
+        with recorder(refuse=refuse):
+            model, reference = made("recorder"), made("cpu")
+            assert len(model.entry("train_step").loaded.run.pieces) > 1
+            for _ in range(2):
+                got = model.train_step(x, y, learning_rate=0.1)
+                want = reference.train_step(x, y, learning_rate=0.1)
+                np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
+            same_state(model, reference)
+
+
 def built(build, names: str, **settings):
     """Return the entry and the store of a graph over states of two zeros, then ones, ..."""
     with GraphBuilder("states") as builder:
