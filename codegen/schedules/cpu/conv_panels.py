@@ -133,7 +133,7 @@ def make_panels(conv: ConvPlan, body: Graph, target: TargetDescription) -> Panel
     passes = -(-channels * channel * kept // room)
     depth = -(-channels // passes)
     plan = PanelPlan(conv, piece, joined, _is_stored(conv, body), depth, kept, tiles)
-    return _with_chunks(plan, target)
+    return _with_chunks(plan)
 
 
 def _pieces(conv: ConvPlan, body: Graph, tiles: int) -> tuple[bool, int]:
@@ -166,7 +166,7 @@ def _is_stored(conv: ConvPlan, body: Graph) -> bool:
     return not conv.is_phase and conv.node.operands[1].type.layout != ROW_MAJOR
 
 
-def _with_chunks(plan: PanelPlan, target: TargetDescription) -> PanelPlan:
+def _with_chunks(plan: PanelPlan) -> PanelPlan:
     """Cut panels, and output channels where panels are too few, into chunks.
 
     Each chunk copies its own pixels: of the output channels it takes as many as there are, or at
@@ -180,7 +180,7 @@ def _with_chunks(plan: PanelPlan, target: TargetDescription) -> PanelPlan:
     flops = 2 * panels * plan.columns * conv.groups * conv.outputs * depth
     wanted = max(1, min(_FEW_CHUNKS, flops // _LEAST_FLOPS))
     kept = plan.panels
-    if conv.outputs * depth * conv.dtype.itemsize <= target.l2 // 4:  # read again at no cost
+    if plan.passes == 1:  # weights are read again at less cost than a thread that waits
         kept = max(1, min(kept, panels * conv.groups // wanted))
     cut = conv.groups * -(-panels // kept)
     most = min(-(-wanted // cut), plan.tile_count // _BLOCK)
