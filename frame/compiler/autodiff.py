@@ -56,7 +56,7 @@ def build_backward_graph(
     """
     position = loss_position(graph, loss)
     positions = _wanted(graph, wrt)
-    with Rewriter(graph) as builder:
+    with Rewriter(graph, is_pass=False) as builder:
         for node in graph.nodes:
             builder.copy(node)
         builder.outputs.extend(graph.outputs)

@@ -273,13 +273,13 @@ class Rewriter(GraphBuilder):
     Use inside `with Rewriter(graph) as rewriter:`. Walk `graph.nodes`; per node call `copy(node)`
     or build new values with `frame.ops` from `rewriter[old]` and then `replace(old, new)`. Nodes
     built in between inherit the origin of the node given to `at`. `finish` returns the old graph
-    itself when nothing was changed.
+    itself when nothing was changed. `is_pass` is false where rules of the user extend a graph that
+    he declares: a pass handles what it tries, and asks which values are one.
     """
 
-    _is_pass = True  # passes handle what they try, and know the node that it is about
-
-    def __init__(self, graph: Graph, inputs: bool = True) -> None:
+    def __init__(self, graph: Graph, inputs: bool = True, is_pass: bool = True) -> None:
         super().__init__(graph.name)
+        self._is_pass = is_pass
         self.graph = graph
         self.locations = list(graph.locations)
         self.output_names = list(graph.output_names)

@@ -189,7 +189,8 @@ else:
 class Value(_Operators):
     """One result of a node, or a graph input when `node` is None.
 
-    `==` and `!=` compare elements while the user builds a graph, and identity everywhere else.
+    `==` and `!=` compare elements where the user builds a graph (a traced function, a module, a
+    gradient), and identity in passes and everywhere else.
     """
 
     type: TensorType
@@ -496,20 +497,27 @@ def _equality(name: str, same: bool) -> Any:
     """
 
     def compare(self: Value, other: Any) -> Any:
-        if other is None or isinstance(other, str) or not _user_compares():
+        if other is None or isinstance(other, str):
+            return (self is other) is same
+        if not _user_compares(isinstance(other, Value)):
             return (self is other) is same
         return op_table().operator(name, self, other)
 
     return compare
 
 
-def _user_compares() -> bool:
-    """Whether the caller of a comparison is not frame, and is building a graph."""
+def _user_compares(values: bool) -> bool:
+    """Whether the caller of a comparison is not frame, and is building a graph.
+
+    A pass of the user may ask whether two values are one; nobody asks that of a number.
+    """
     from frame.ir.builder import active_builder  # which needs this module
 
     builder = active_builder()
+    if builder is None or (values and not builder.of_user):
+        return False
     caller = str(sys._getframe(2).f_globals.get("__name__", ""))
-    return builder is not None and builder.of_user and caller.partition(".")[0] != "frame"
+    return caller.partition(".")[0] != "frame"
 
 
 _BINARY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import frame
 from frame import ops
+from frame.compiler.autodiff import build_backward_graph
 from frame.core.dtypes import bool_, dtype, float16, float32, float64, int8, int32, int64, uint8
 from frame.core.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from frame.core.shapes import Dim
@@ -479,3 +481,21 @@ def test_equality_is_identity_in_tables_in_passes_and_without_a_builder():
         for node in graph.nodes:
             rewriter.copy(node)
         assert rewriter.finish() is graph
+
+
+def test_equality_compares_elements_in_the_gradient_of_a_users_op():
+    def gradient(context):
+        (cotangent,), (x,) = context.cotangents, context.operands
+        return (ops.where(x == x, ops.where(x == 0.0, 0.0, cotangent), 5.0),)
+
+    record = dataclasses.replace(ops.lookup("relu"), name="t_odd", gradient=gradient)
+    ops.register(record)
+    try:
+        with GraphBuilder("graph") as builder:
+            x = builder.input(TensorType(float64, (3,)), name="x")
+            builder.output(ops.sum(ops.t_odd(x)), "loss")
+        backward = build_backward_graph(builder.finish(), "loss", ["x"])
+        _, slopes = interpret(backward, [np.array([0, 1, np.nan])])
+    finally:
+        ops.unregister("t_odd")
+    assert slopes.tolist() == [0, 1, 5]

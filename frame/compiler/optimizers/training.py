@@ -94,7 +94,7 @@ def build_training_graph(
     specs = training_states(forward, optimizer, wrt)
     if recipe.precision:
         forward = autocast(forward, dtype(recipe.precision))
-    with Rewriter(forward) as builder:
+    with Rewriter(forward, is_pass=False) as builder:
         for node in forward.nodes:
             builder.copy(node)
         builder.updates.extend(forward.updates)
