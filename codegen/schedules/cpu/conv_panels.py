@@ -143,7 +143,8 @@ def _pieces(conv: ConvPlan, body: Graph, tiles: int) -> tuple[bool, int]:
     lie in three of them. The multiply-adds of a panel, in vectors, are weighed against its copy.
     """
     width = conv.width.positions
-    if conv.is_phase or images_in_order(body, conv.flat) is None:
+    # A group has few tiles to share the dearer copy: joined rows took a fifth more time.
+    if conv.is_phase or conv.groups > 1 or images_in_order(body, conv.flat) is None:
         return False, conv.piece
     joined = min(conv.lanes, 1 << ((width + 1).bit_length() - 1))
     crossing = 1 if width % joined == 0 else _CROSSING
