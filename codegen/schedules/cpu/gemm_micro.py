@@ -23,8 +23,8 @@ from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
 
 _LINE = 64  # bytes that one prefetch brings, at least
-# Steps that are unrolled, also between two prefetches. Where another thread shares the core, the
-# three instructions of a loop on top of the twenty of a step cost convolutions about 10 % (AVX2).
+# Steps that are unrolled, also between two prefetches. The three instructions of a loop on top of
+# the twenty of a step cost convolutions about 10 % in some runs (AVX2), and nothing in others.
 _MOST_STEPS = 4
 
 NOTE = __doc__.split("\n\n")[1]
