@@ -13,7 +13,6 @@ import system in the child, not those of single modules. So a fork waits for imp
 from __future__ import annotations
 
 import _frozen_importlib
-import _imp
 import functools
 import os
 import threading
@@ -61,7 +60,7 @@ def _open_all() -> None:
 
 
 def _others_import() -> list[Any]:
-    """Return the locks of modules that other threads import; that of the import system is held."""
+    """Return the locks of modules that other threads import."""
     locks = getattr(_frozen_importlib, "_module_locks", {})
     found = [reference() for reference in tuple(locks.values())]
     own = threading.get_ident()
@@ -69,28 +68,18 @@ def _others_import() -> list[Any]:
 
 
 def _wait_for_imports() -> None:
-    """Return when no other thread imports, with the lock of the import system, so that none begins.
+    """Return when no other thread imports.
 
     An import may wait for what the forking thread has, or never end, such as that of a module
-    which is a server: each is waited for once, and not longer than `_IMPORT_SECONDS`.
+    which is a server: each is waited for once, and not longer than `_IMPORT_SECONDS`. Nothing
+    keeps the next one from beginning before the fork: other hooks may wait for a thread that
+    imports.
     """
     deadline = time.monotonic() + _IMPORT_SECONDS
-    _imp.acquire_lock()
     while not _endless.issuperset(_others_import()) and time.monotonic() < deadline:
-        _imp.release_lock()
         time.sleep(0.001)
-        _imp.acquire_lock()
     _endless.update(_others_import())
 
 
-def _after_fork_in_child() -> None:
-    _imp.release_lock()
-    _open_all()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_wait_for_imports,
-        after_in_parent=_imp.release_lock,
-        after_in_child=_after_fork_in_child,
-    )
+    os.register_at_fork(before=_wait_for_imports, after_in_child=_open_all)

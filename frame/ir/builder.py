@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -29,7 +30,19 @@ _active: contextvars.ContextVar[GraphBuilder | None] = contextvars.ContextVar(
     "frame_graph_builder", default=None
 )
 
+_in_rule: contextvars.ContextVar[bool] = contextvars.ContextVar("frame_in_rule", default=False)
+
 _MISTAKES = (InvalidArgumentError, UnimplementedError)
+
+
+@contextlib.contextmanager
+def rule_of_op() -> Iterator[None]:
+    """While a rule of an op builds nodes, in whatever pass, `==` of values compares elements."""
+    token = _in_rule.set(True)
+    try:
+        yield
+    finally:
+        _in_rule.reset(token)
 
 
 class GraphBuilder:
@@ -182,7 +195,9 @@ class GraphBuilder:
 
     @property
     def of_user(self) -> bool:
-        """Whether this graph is being declared, and not one of a pass."""
+        """Whether this graph is being declared, and not one of a pass; also in a `rule_of_op`."""
+        if _in_rule.get():
+            return True
         return not self._is_pass and (self.parent is None or self.parent.of_user)
 
     def next_stream(self) -> int:

@@ -45,12 +45,12 @@ def MseLoss(reduction: str = "mean", *, name: str = "") -> Module:
     return Module(name, (), (), _build_mse_loss, "MseLoss", options)
 
 
-def _kept(labels: Value, ignored: int | None, dtype: DType) -> tuple[Value, Value | None]:
-    """Return labels with class 0 where they are ignored, and 1 where they count, 0 elsewhere."""
+def _kept(labels: Value, ignored: int | None) -> tuple[Value, Value | None]:
+    """Return labels with class 0 where they are ignored, and which rows count."""
     if ignored is None:
         return labels, None
     counts = ops.not_equal(labels, ignored)
-    return ops.where(counts, labels, 0), ops.cast(counts, dtype)
+    return ops.where(counts, labels, 0), counts
 
 
 def _smoothed(logits: Value, labels: Value, smoothing: float, weights: Value | None) -> Value:
@@ -75,21 +75,25 @@ def _build_cross_entropy_loss(self: Scope, logits: Value, labels: Any) -> Value:
             f"CrossEntropyLoss has the weights of {len(given)} classes, and the logits have the "
             f"shape {shape_text(logits.shape)}"
         )
-    labels, counts = _kept(labels, options["ignore_index"], logits.dtype)
+    labels, counts = _kept(labels, options["ignore_index"])
     loss = _smoothed(logits, labels, options["label_smoothing"], weights)
-    loss = loss if counts is None else loss * counts
-    heavy = _heaviness(labels, weights, counts)
+    if counts is not None:  # no product: the loss of a row that is left out may be infinite
+        loss = ops.where(counts, loss, 0.0)
+    heavy = _heaviness(labels, weights, counts, logits.dtype)
     if reduction != "mean" or heavy is None:
         return _reduced(loss, reduction)
     return ops.sum(loss) / ops.sum(heavy)
 
 
-def _heaviness(labels: Value, weights: Value | None, counts: Value | None) -> Value | None:
+def _heaviness(
+    labels: Value, weights: Value | None, counts: Value | None, dtype: DType
+) -> Value | None:
     """Return how much each row counts in the mean; None where all count the same."""
+    kept = None if counts is None else ops.cast(counts, dtype)
     if weights is None:
-        return counts
+        return kept
     heavy = ops.gather(weights, labels, axis=0)
-    return heavy if counts is None else heavy * counts
+    return heavy if kept is None else heavy * kept
 
 
 def _checked_smoothing(value: float) -> float:

@@ -55,7 +55,9 @@ class Run:
         """Run every step, wait for all devices, change the state and return the results.
 
         Raises:
-            FrameError: what a step failed with; then no state has changed.
+            FrameError: what a step failed with; then no state has changed. What fails after the
+                last piece (copying its results to the host) may leave states that it updates in
+                place with their new values.
         """
         try:
             for step in self.program.steps:

@@ -4,7 +4,7 @@ Nodes are taken device by device: as long as a node of the current device is rea
 current piece, so that pieces are convex and none can be made larger by a node that is ready. Which
 device comes first decides how many pieces there are; each is tried, and the fewest pieces win.
 
-The last piece updates its state in place, where its device can: nothing after it can fail.
+The last piece updates its state in place, where its device can: after it come only copies.
 """
 
 from __future__ import annotations

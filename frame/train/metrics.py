@@ -24,6 +24,13 @@ def _rows(name: str, outputs: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]
             f"{name}: expected outputs [N, classes] and integer labels [N], received outputs "
             f"{list(outputs.shape)} and labels {labels.dtype}{list(labels.shape)}"
         )
+    bad = labels[(labels < 0) | (labels >= outputs.shape[-1])]
+    if bad.size:
+        raise InvalidArgumentError(
+            f"{name}: expected labels from 0 to {outputs.shape[-1] - 1}, received {bad[0]}; it "
+            "counts every row: where the loss ignores a label, give a function of (outputs, "
+            "targets) that leaves its rows out as the metric"
+        )
     return outputs, labels
 
 

@@ -285,6 +285,13 @@ def test_cross_entropy_of_weighted_classes_and_ignored_labels(smoothing, weight,
         np.testing.assert_allclose(run(module, logits, labels)[0], expected, rtol=1e-6)
 
 
+def test_ignored_rows_count_nothing_where_their_loss_is_not_finite():
+    logits = np.array([[-np.inf, 1, 2], [-np.inf, 1, 2], [np.nan, 0, 0]], np.float32)
+    labels = np.array([1, -1, -1])
+    loss = run(nn.CrossEntropyLoss(ignore_index=-1), logits, labels)[0]
+    np.testing.assert_allclose(loss, np.log1p(np.e), rtol=1e-6)
+
+
 def test_sequential_passes_several_results_on():
     @nn.module
     def split(self, x):

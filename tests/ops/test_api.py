@@ -499,3 +499,22 @@ def test_equality_compares_elements_in_the_gradient_of_a_users_op():
     finally:
         ops.unregister("t_odd")
     assert slopes.tolist() == [0, 1, 5]
+
+
+def test_equality_compares_elements_in_the_decomposition_of_a_users_op():
+    def decomposition(operands, attributes):
+        a, b = operands
+        total = ops.scan(lambda c, row: (ops.where(row == c, c, row), row), a[0], a)[0]
+        return ops.where(a == b, 1.0, a) + total
+
+    record = dataclasses.replace(
+        ops.lookup("minimum"), name="t_same", decomposition=decomposition, traits=frozenset()
+    )
+    ops.register(record)
+    try:
+        x, y = np.array([1, 2, 3], np.float32), np.array([1, 5, 3], np.float32)
+        found = frame.jit(lambda a, b: ops.t_same(a, b))(x, y)
+        in_body = frame.jit(lambda a: ops.scan(lambda c, r: (c, ops.t_same(r, c)), a, a[None])[1])
+        assert found.tolist() == [4, 5, 4] and in_body(x).tolist() == [[4, 4, 4]]
+    finally:
+        ops.unregister("t_same")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import signal
@@ -252,3 +253,30 @@ def test_no_property_has_a_lock_of_its_own() -> None:
         if uses.search(path.read_text("utf-8")) and path.name != "forks.py"
     ]
     assert found == []
+
+
+def test_a_fork_does_not_keep_others_from_importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hooks of other packages, such as logging, run after frame's and may wait for them."""
+    name = "frame_empty_module"
+    (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    held = threading.Event()
+
+    def work() -> None:
+        with logging._lock:
+            held.set()
+            time.sleep(0.2)
+            importlib.import_module(name)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    held.wait(60)
+    signal.alarm(60)  # ends a fork that hangs
+    try:
+        assert _status_of_child(lambda: True) == 0
+    finally:
+        signal.alarm(0)
+        thread.join()
+        sys.modules.pop(name, None)

@@ -78,3 +78,10 @@ def test_evaluate_needs_samples() -> None:
         evaluate(classifier(), [])
     with pytest.raises(InvalidArgumentError, match="at least 1 target"):
         evaluate(classifier(), [(classes(4)[0],)], ("accuracy",))
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top5_accuracy"])
+@pytest.mark.parametrize("label", [-100, 3])
+def test_a_label_of_no_class_is_refused(name: str, label: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"labels from 0 to 2, received {label}"):
+        METRICS[name](np.zeros((2, 3)), np.array([1, label]))

@@ -25,6 +25,7 @@ from frame.codegen.schedules.cpu.conv_image import Image
 from frame.codegen.schedules.cpu.conv_micro import ConvTile, convolution_kernel
 from frame.codegen.schedules.cpu.conv_plan import (
     ConvPlan,
+    anchor_of,
     images_in_order,
     make_plans,
     shared_workspaces,
@@ -33,16 +34,22 @@ from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.sizes import static
 from frame.core.dataclass import dataclass
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size
 from frame.core.targets import TargetDescription
-from frame.ir.graph import Graph, Layout
+from frame.ir.graph import ROW_MAJOR, Graph, Layout
 
 NOTE = __doc__.split("\n\n")[1]
 _MOST_POINTS = 1 << 14  # entries of a table of channels
 
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
-    """Return the kernels of a convolution group."""
+    """Return the kernels of a convolution group.
+
+    Raises:
+        InvalidArgumentError: the weights have a layout that is not read here.
+    """
+    _check_weights(group)
     plans = make_plans(group.body, group.target)
     if not plans:
         return conv_plain.lower(group)
@@ -82,13 +89,32 @@ def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
 
 def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
     """Return the layout of weights that are read tile by tile of output channels."""
+    panels = _only_panels(body, target)
+    return {} if panels is None else conv_panels.layouts(body, panels)
+
+
+def _only_panels(body: Graph, target: TargetDescription) -> conv_panels.PanelPlan | None:
+    """Return the plan of a convolution that runs by panels, in one phase."""
     plans = make_plans(body, target)
     if len(plans) != 1 or plans[0].is_empty:
-        return {}
+        return None
     if conv_direct.make_direct(plans[0], target) is not None:
-        return {}
-    panels = conv_panels.make_panels(plans[0], body, target)
-    return {} if panels is None else conv_panels.layouts(body, panels)
+        return None
+    return conv_panels.make_panels(plans[0], body, target)
+
+
+def _check_weights(group: Group) -> None:
+    """Raise InvalidArgumentError for weights in a layout that the schedule does not read."""
+    layout = anchor_of(group.body).operands[1].type.layout
+    if layout == ROW_MAJOR:
+        return
+    panels = _only_panels(group.body, group.target)
+    wanted = None if panels is None else conv_panels.tiles(panels)
+    if layout != wanted:
+        raise InvalidArgumentError(
+            f"a convolution on {group.target.name} reads weights in row-major order"
+            f"{'' if wanted is None else f' or in {wanted}'}, received {layout}"
+        )
 
 
 class _Convolution:

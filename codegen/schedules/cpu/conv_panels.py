@@ -194,11 +194,17 @@ def _with_chunks(plan: PanelPlan) -> PanelPlan:
 
 def layouts(body: Graph, plan: PanelPlan) -> Mapping[int, Layout]:
     """Return the layout of the weights, as tiles, where they are an input of the group."""
-    conv, w = plan.conv, plan.conv.node.operands[1]
-    whole = conv.groups == 1 or conv.outputs % plan.height == 0
-    if conv.copy_w or w.type.layout != ROW_MAJOR or not whole:
+    w, stored = plan.conv.node.operands[1], tiles(plan)
+    if stored is None or w.type.layout != ROW_MAJOR:
         return {}
-    return {body.input_values.index(w): Layout((), ((0, plan.height),))}
+    return {body.input_values.index(w): stored}
+
+
+def tiles(plan: PanelPlan) -> Layout | None:
+    """Return the layout of weights as tiles; None where they can't be stored so."""
+    conv = plan.conv
+    whole = conv.groups == 1 or conv.outputs % plan.height == 0
+    return Layout((), ((0, plan.height),)) if whole and not conv.copy_w else None
 
 
 def lower(group: Group, plan: PanelPlan) -> tuple[KernelCall, ...]:

@@ -278,7 +278,7 @@ def _average_to_data(average: Average) -> list[Any]:
 
 
 def recipe_from_data(optimizer: Optimizer, data: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of `recipe_to_data`.
+    """Return the recipe of `recipe_to_data`; options that older data lacks have their defaults.
 
     Raises:
         InvalidArgumentError, KeyError, TypeError, ValueError: the data is none of a recipe.
@@ -289,6 +289,6 @@ def recipe_from_data(optimizer: Optimizer, data: Mapping[str, Any]) -> Recipe:
         tuple(ParameterGroup(tuple(p), rate, dict(options)) for p, rate, options in data["groups"]),
         average=None if average is None else AVERAGES[average[0]](**average[1]),
         freezes=tuple(Freeze(tuple(p), after) for p, after in data["freezes"]),
-        scaling=None if data["scaling"] is None else LossScale(*data["scaling"]),
-        **{name: data[name] for name in _PLAIN},
+        scaling=LossScale(*data["scaling"]) if data.get("scaling") else None,
+        **{name: data[name] for name in _PLAIN if name in data},
     )

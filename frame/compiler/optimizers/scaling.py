@@ -52,7 +52,7 @@ class LossScale:
     def after(self, scale: Value, good: Value, finite: Value) -> tuple[Value, Value]:
         """Return the scale and the number of good updates since it changed, after an update."""
         counted = ops.add(good, 1)
-        grows = ops.equal(counted, self.interval)
+        grows = ops.greater_equal(counted, self.interval)  # a resumed run may have fewer
         larger = ops.where(grows, ops.minimum(scale * 2.0, _LARGEST), scale)
         smaller = ops.maximum(scale * 0.5, 1.0)
         zero = ops.zeros_like(good)

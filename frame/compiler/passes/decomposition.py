@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from frame.compiler.pass_manager import PassContext
+from frame.ir.builder import rule_of_op
 from frame.ir.graph import Node, Value
 from frame.ops.registry import lookup
 
@@ -21,7 +22,8 @@ def decompose(node: Node, context: PassContext) -> Results:
     whole = target.composites if target.anchors else target.composites | target.native
     if decomposition is None or node.op in whole:
         return None
-    return decomposition(node.operands, node.attributes)
+    with rule_of_op():
+        return decomposition(node.operands, node.attributes)
 
 
 DECOMPOSITIONS: Mapping[str, tuple[tuple[str, Rule], ...]] = {

@@ -12,9 +12,11 @@ from frame.backends.cpu.target import host_target, named_target
 from frame.codegen.schedules.cpu.conv_panels import PanelPlan, make_panels
 from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plans
 from frame.core.dtypes import float32
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim, Size
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Graph, TensorType
+from frame.ops.registry import create_node
 from tests.support.compile import make_piece
 
 BATCH = 6
@@ -102,3 +104,14 @@ def test_deep_channels_are_cut_into_passes_that_share_weights() -> None:
 def test_rows_of_whole_vectors_do_not_cross() -> None:
     plan = panels_of(1, 64, 56, 56, outputs=64)
     assert plan.joined and not plan.crosses and plan.piece == plan.conv.lanes
+
+
+@pytest.mark.parametrize("outputs", [3, 8 * 6])
+def test_weights_in_a_layout_that_is_not_read_are_refused(outputs: int) -> None:
+    with GraphBuilder("tiles") as builder:
+        w = builder.input(TensorType(float32, (outputs, 5, 3, 3)))
+        (tiles,) = create_node("relayout", (w,), {"permutation": (), "blocks": (0, 5)})
+        x = builder.input(TensorType(float32, (2, 5, 9, 9)))
+        builder.output(ops.conv2d(x, tiles))
+    with pytest.raises(InvalidArgumentError, match="reads weights in row-major order"):
+        assert make_piece(builder.finish(), named_target("x86-64-v3")).lowered
