@@ -1,6 +1,6 @@
 """Micro-kernels of matrix products: a tile of the result, held in registers over the inner axis.
 
-    for p in depth                         carried: rows x vectors accumulators, unrolled by 4
+    for p in depth                         carried: rows x vectors accumulators
       load `vectors` vectors of row p of b
       [prefetch a line of the rows ahead]  once in some steps
       for r in rows                        unrolled
@@ -23,9 +23,8 @@ from frame.core.dtypes import DType
 from frame.core.targets import TargetDescription
 
 _LINE = 64  # bytes that one prefetch brings, at least
-# Steps that are unrolled, also between two prefetches. The three instructions of a loop on top of
-# the twenty of a step cost convolutions about 10 % in some runs (AVX2), and nothing in others.
-_MOST_STEPS = 4
+MOST_STEPS = 4
+"""The most steps that are unrolled, also between two prefetches."""
 
 NOTE = __doc__.split("\n\n")[1]
 
@@ -36,7 +35,7 @@ class Tile:
 
     A `masked` kernel reads no column of b at or beyond its argument `columns`. Without `fused` the
     target has no fused multiply-add. With `ahead` the kernel prefetches that many rows of a that
-    are read later.
+    are read later. Without it, `steps` of them are one trip of the loop.
     """
 
     dtype: DType
@@ -46,6 +45,7 @@ class Tile:
     fused: bool
     masked: bool = False
     ahead: int = 0
+    steps: int = 1
 
     @property
     def columns(self) -> int:
@@ -57,7 +57,8 @@ class Tile:
         """The name of the kernel, the same for equal tiles only."""
         parts = ("product", self.dtype, f"{self.rows}x{self.vectors}x{self.lanes}")
         ahead = f"ahead{self.ahead}" if self.ahead else ""
-        flags = ("masked" if self.masked else "", "" if self.fused else "unfused", ahead)
+        steps = f"by{self.steps}" if self.steps > 1 else ""
+        flags = ("masked" if self.masked else "", "" if self.fused else "unfused", ahead, steps)
         return "_".join(str(part) for part in (*parts, *flags) if part)
 
 
@@ -94,10 +95,11 @@ def product_kernel(tile: Tile) -> Kernel:
     step = functools.partial(_step, body, tile, (a, right), list(zip(places, masks, strict=True)))
     zero = b.const(0.0, Type(dtype, tile.lanes))
     sums: Sequence[Expr] = [zero] * (tile.rows * tile.vectors)
+    done: Expr = b.index(0)
     if tile.ahead:
         done, sums = _fold_ahead(body, ahead, depth, step, sums)
-    else:
-        done, sums = _fold_groups(body, depth, step, sums)
+    elif tile.steps > 1:
+        done, sums = _fold_groups(body, tile.steps, depth, step, sums)
     with body.fold(b.sub(depth, done), sums, "p") as folding:
         folding.next = step(b.add(done, folding.index), folding.values)
     targets = [(b.index(r), place) for r in range(tile.rows) for place in places]
@@ -150,19 +152,20 @@ def _step(
 
 def _fold_groups(
     body: b.Body,
+    size: int,
     depth: Expr,
     step: Callable[[Expr, Sequence[Expr]], list[Expr]],
     sums: Sequence[Expr],
 ) -> tuple[Expr, Sequence[Expr]]:
-    """Write groups of steps; return how many steps they are, and the sums after them."""
-    count = b.div(depth, _MOST_STEPS)
+    """Write groups of `size` steps; return how many steps they are, and the sums after them."""
+    count = b.div(depth, size)
     with body.fold(count, sums, "group") as folding:
-        p = body.let("p", b.mul(folding.index, _MOST_STEPS))
+        p = body.let("p", b.mul(folding.index, size))
         values: Sequence[Expr] = folding.values
-        for i in range(_MOST_STEPS):
+        for i in range(size):
             values = step(b.add(p, i), values)
         folding.next = values
-    return body.let("done", b.mul(count, _MOST_STEPS)), folding.results
+    return body.let("done", b.mul(count, size)), folding.results
 
 
 def _fold_ahead(
@@ -200,7 +203,7 @@ def _fold_ahead(
 def _steps_of_line(dtype: DType, rows: int) -> int:
     """In how many steps a line of the rows ahead is due: a power of two, few enough to unroll."""
     steps = _LINE // dtype.itemsize // rows
-    return min(_MOST_STEPS, 1 << max(0, steps.bit_length() - 1))
+    return min(MOST_STEPS, 1 << max(0, steps.bit_length() - 1))
 
 
 def multiply_add(fused: bool, x: Expr, y: Expr, z: Expr) -> Expr:
