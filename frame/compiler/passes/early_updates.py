@@ -17,8 +17,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from frame.compiler.passes.forward import Forward, root_of
-from frame.core.shapes import known
+from frame.compiler.passes.forward import Forward, bytes_of
+from frame.compiler.passes.operator_fusion import root_of
 from frame.ir.graph import Graph, Node, Value
 from frame.ir.plan import is_checked
 
@@ -99,14 +99,10 @@ class _Schedule:
         """
         graph = self._forward
         freed = sum(
-            _bytes(root)
+            bytes_of(root)
             for root in {root_of(operand) for operand in node.operands}
             if self._left[root] == 1 and root.node is not None and root not in graph.returned
         )
-        taken = sum(_bytes(each) for each in node.results if root_of(each) is each)
-        kept = sum(_bytes(each) for each in node.results if each in graph.returned)
+        taken = sum(bytes_of(each) for each in node.results if root_of(each) is each)
+        kept = sum(bytes_of(each) for each in node.results if each in graph.returned)
         return max(freed - taken + kept, 0), -graph.position[node]
-
-
-def _bytes(value: Value) -> int:
-    return int(known(value.type.nbytes))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from frame.compiler.passes.operator_fusion import is_alias
+from frame.compiler.passes.operator_fusion import is_alias, root_of
 from frame.core.forks import cached_property
+from frame.core.shapes import known
 from frame.ir.graph import Graph, Node, Value
 
 
-def root_of(value: Value) -> Value:
-    """Return the value whose memory a value is: what reshapes only rename is one."""
-    while value.node is not None and is_alias(value.node):
-        value = value.node.operands[0]
-    return value
+def bytes_of(value: Value) -> int:
+    """Return the bytes of a value without symbols."""
+    return int(known(value.type.nbytes))
 
 
 class Forward:

@@ -49,8 +49,8 @@ def is_alias(node: Node) -> bool:
     return node.op == "reshape"
 
 
-def _renamed(value: Value) -> Value:
-    """Return the value whose memory a value only renames."""
+def root_of(value: Value) -> Value:
+    """Return the value whose memory a value is: what reshapes only rename is one."""
     while value.node is not None and is_alias(value.node):
         value = value.node.operands[0]
     return value
@@ -483,12 +483,12 @@ class _Assembler:
 
     def _is_near_inputs(self, value: Value) -> bool:
         """Whether a value is an input, or elementwise work such as a mask has made it of some."""
-        node = _renamed(value).node
+        node = root_of(value).node
         group = None if node is None else self.partition.owner.get(node)
         if node is None or group is None:
             return node is None
         reads = self.partition.reads(node)
-        return group.anchor == ELEMENTWISE and all(_renamed(r).node is None for r in reads)
+        return group.anchor == ELEMENTWISE and all(root_of(r).node is None for r in reads)
 
     def _is_due(self, node: Node, group: Group | None) -> bool:
         if group is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from frame.compiler.passes.forward import Forward, root_of
+from frame.compiler.passes.forward import Forward
+from frame.compiler.passes.operator_fusion import root_of
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, Node, Value
 

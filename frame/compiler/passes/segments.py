@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from frame.compiler.passes.forward import Forward, root_of
+from frame.compiler.passes.forward import Forward, bytes_of
 from frame.compiler.passes.fusion_groups import ELEMENTWISE, REDUCTION
-from frame.core.shapes import known
+from frame.compiler.passes.operator_fusion import root_of
 from frame.ir.graph import Node, Value
 
 _SHARES = (4, 2, 1)  # a quarter, half and all of the cheap values
@@ -40,10 +40,6 @@ def _candidates(forward: Forward) -> Iterator[frozenset[Value]]:
         yield inner | _closed(forward, late, follows)
 
 
-def _bytes(value: Value) -> int:
-    return int(known(value.type.nbytes))
-
-
 # --- cheap values ---------------------------------------------------------------------------------
 
 
@@ -62,7 +58,7 @@ def _cheap(forward: Forward) -> tuple[list[Value], set[Value]]:
         ):
             follows.add(root)
     found = [root for _, root in forward.made() if root in follows and root in forward.residuals]
-    return sorted(found, key=_bytes, reverse=True), follows
+    return sorted(found, key=bytes_of, reverse=True), follows
 
 
 def _is_light(node: Node) -> bool:
@@ -111,7 +107,7 @@ def _ends(forward: Forward, count: int) -> set[int]:
     """Return the positions of the nodes that end a segment, but for the last."""
     kept, total = [], 0
     for node in forward.nodes:
-        total += sum(_bytes(value) for value in node.results if value in forward.residuals)
+        total += sum(bytes_of(value) for value in node.results if value in forward.residuals)
         kept.append(total)
     crossing, ends = _crossing(forward), set()
     for number in range(1, count):
@@ -129,8 +125,8 @@ def _crossing(forward: Forward) -> list[int]:
     for node, root in forward.made():
         first = forward.position[node]
         readers = forward.readers(root)
-        changes[first] += _bytes(root)
-        changes[max((forward.position[each] for each in readers), default=first)] -= _bytes(root)
+        changes[first] += bytes_of(root)
+        changes[max((forward.position[each] for each in readers), default=first)] -= bytes_of(root)
     found, live = [], 0
     for change in changes[:-1]:
         live += change

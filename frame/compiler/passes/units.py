@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 
-from frame.compiler.passes.forward import Forward, root_of
+from frame.compiler.passes.forward import Forward
+from frame.compiler.passes.operator_fusion import root_of
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Graph, Node, Value
 
