@@ -33,6 +33,8 @@ from frame.codegen.loops.ir import (
     While,
 )
 from frame.codegen.loops.printer import kernel_key
+from frame.codegen.recurrence import Lowered as LoweredSteps
+from frame.codegen.recurrence import serial, tile_steps, write_steps
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import KernelCall, Part, Ref, make_group
 from frame.codegen.schedules.lifting import families
@@ -154,7 +156,7 @@ class _Lowering:
         self.placements: dict[tuple[object, ...], Placement] = {}
         self.kernels: dict[str, Kernel] = {}
         self.names: dict[str, int] = {}
-        self.scheduled: dict[tuple[str, str, bool], _Scheduled] = {}
+        self.scheduled: dict[tuple[str, str, bool, bool], _Scheduled] = {}
         self.families = families(graph.nodes)
         self.constants: list[ConstantData] = []
         self.checks: list[CheckSite] = []
@@ -260,17 +262,18 @@ class _Lowering:
             for checked, limit in made.checks
         )
 
-    def _scheduled(self, node: Node) -> _Scheduled:
+    def _scheduled(self, node: Node, inside: bool = False) -> _Scheduled:
         """Lower a group by its schedule, or take what an equal one was lowered to.
 
         Deep models repeat their layers, and to schedule a group takes far longer than to hash it.
-        A group that checks indices has a number of its own in its kernels.
+        A group that checks indices has a number of its own in its kernels. `inside`: its kernels
+        are called by another one, not launched.
         """
         family = self.families.get(node)
         body: Graph = node.attributes["body"] if family is None else family.body
         anchor: str = node.attributes["anchor"]
         schedule = schedule_for(anchor)
-        key = anchor, structural_hash(body), family is not None
+        key = anchor, structural_hash(body), family is not None, inside
         if key in self.scheduled:
             return self.scheduled[key]
         sizes, checks = schedule.workspaces(body, self.target), schedule.checks(body)
@@ -279,7 +282,10 @@ class _Lowering:
         group = make_group(node, self.target, self.symbols, sizes, len(self.checks) + 1)
         if family is not None:
             group = replace(group, scalars=family.scalars)
-        calls = tuple(map(self._shared_call, schedule.lower(group)))
+        calls = schedule.lower(group)
+        if inside:
+            calls = tuple(replace(call, kernel=serial(call.kernel)) for call in calls)
+        calls = tuple(map(self._shared_call, calls))
         made = _Scheduled(calls, sizes, checks, group_work(node))
         if not checks:
             self.scheduled[key] = made
@@ -385,7 +391,11 @@ class _Lowering:
         """Carries alternate between two buffers; elements and stacked results are views of step t.
 
         for t in length:  body(carry[t % 2], xs[t], captures) -> carry[1 - t % 2], ys[t]
+
+        Where the batch can be cut into tiles, one kernel runs all steps of each instead.
         """
+        if self._lower_steps(node, views):
+            return
         carries, elements = node.attributes["carries"], node.attributes["elements"]
         operands = [views[value] for value in node.operands]
         results = [views[value] for value in node.results]
@@ -412,6 +422,24 @@ class _Lowering:
         last = b.rem(length, 2)
         for pair, result, value in zip(pairs, results, node.results, strict=False):
             self._copy(result, _plane(pair, last, value.rank + 1), value)
+
+    def _lower_steps(self, node: Node, views: Mapping[Value, View]) -> bool:
+        """Launch the kernel that runs all steps of the tiles of a scan, if it has one."""
+        steps = tile_steps(node, self.target)
+        if steps is None:
+            return False
+        made = [self._scheduled(group, inside=True) for group in steps.groups]
+        lowered = [LoweredSteps(m.calls, m.workspaces) for m in made]  # type: ignore[arg-type]
+        length = size_expr(node.attributes["length"], self.symbols)
+        written = write_steps(steps, lowered, length)
+        kernel = self._share(written.kernel)
+        places = [*(views[v] for v in node.operands), *(views[v] for v in node.results)]
+        buffers = tuple(places[i] for i in written.buffers)
+        chunks = b.index(written.chunks)
+        self.statements.append(Launch(kernel.name, buffers, kernel.scalars, chunks))
+        nodes = tuple(n for group in steps.groups for n in group.attributes["body"].nodes)
+        self.launches.append(LaunchSite(kernel.name, nodes, steps.work))
+        return True
 
     def _lower_while(
         self, scope: _Scope, step: int, node: Node, views: Mapping[Value, View]

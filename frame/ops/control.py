@@ -6,7 +6,7 @@ of the node. The Python forms trace functions into bodies and find the captures 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from frame import ops
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import bool_, uint64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Size, shape_text
+from frame.core.shapes import Size, numel, shape_text
 from frame.ir.builder import GraphBuilder, current_builder
 from frame.ir.graph import Attribute, Graph, GraphInput, Role, TensorType, Value
 from frame.ops import control_samples
@@ -30,12 +30,15 @@ from frame.ops.record import (
     Operand,
     Trait,
 )
-from frame.ops.registry import create_node, python_form, register
+from frame.ops.registry import create_node, lookup, python_form, register
 from frame.ops.vjp import filled, is_zeros, pullback
 
 Attributes = Mapping[str, Attribute]
 Types = tuple[TensorType, ...]
 T = TypeVar("T")
+
+_LARGE_STACK = 1 << 21  # bytes of a stack from which on computing exp again costs less than memory
+_MOST_AGAIN = 16  # nodes that one value may need to be computed again
 
 _ROLE_ORDER = (Role.CARRY, Role.ELEMENT, Role.CAPTURE)
 
@@ -235,23 +238,40 @@ class _BackwardBody(GraphBuilder):
     """The body of the backward scan: reads what the forward body computed in the same step.
 
     A value of the forward body becomes an element: a slice of xs, or a residual that the forward
-    scan must return as well (`reads`, in order of the inputs).
+    scan must return as well (`reads`, in order of the inputs). Those in `again` are computed once
+    more instead, from others and from what is the same in each step (`hoisted`).
     """
 
-    def __init__(self, body: Graph) -> None:
+    def __init__(
+        self, body: Graph, hoisted: Mapping[Value, Value], again: Collection[Value] = ()
+    ) -> None:
         super().__init__(f"{body.name}_backward")
         self.locations = list(body.locations)
         self.reads: dict[Value, Value] = {}
+        self._hoisted, self._again = hoisted, again
+        self._computed: dict[Value, Value] = {}
         self._forward = {v for node in body.nodes for v in node.results} | set(body.input_values)
 
     def resolve(self, value: Value) -> Value:
         """Return `value` as seen in this body."""
         if value not in self._forward:
             return super().resolve(value)
+        if value in self._again:
+            return self._compute(value)
         if value not in self.reads:
             name = f"forward{len(self.reads)}"
             self.reads[value] = self.input(value.type, Role.ELEMENT, name)
         return self.reads[value]
+
+    def _compute(self, value: Value) -> Value:
+        """Return what a node of the forward body computes, built here at the first use."""
+        node = value.node
+        if value not in self._computed and node is not None:
+            operands = tuple(self._hoisted.get(operand, operand) for operand in node.operands)
+            types = tuple(result.type for result in node.results)
+            results = self.add(node.op, operands, node.attributes, types)
+            self._computed.update(zip(node.results, results, strict=True))
+        return self._computed[value]
 
     def can_see(self, value: Value) -> bool:
         """Tell whether `value` can be read here or in a body nested here."""
@@ -317,7 +337,11 @@ def _gradient_scan(context: GradientContext) -> Sequence[Value | None]:
     """
     attributes, body, flow = context.attributes, context.attributes["body"], _flow(context)
     inner, outer = _parts(body.input_values, attributes), _parts(context.operands, attributes)
-    backward = _backward_body(body, inner, flow, _hoist(body, inner.captures, outer.captures))
+    hoisted = _hoist(body, inner.captures, outer.captures)
+    backward = _backward_body(body, inner, flow, hoisted)
+    again = _cheaper_again(body, backward.reads, hoisted, attributes["length"])
+    if again:
+        backward = _backward_body(body, inner, flow, hoisted, again)
     graph = _ordered(backward)
     initial = [context.cotangents[i] for i in flow.carries]
     initial += [filled(inner.captures[i].type, 0) for i in flow.captures]
@@ -338,11 +362,15 @@ def _gradient_scan(context: GradientContext) -> Sequence[Value | None]:
 
 
 def _backward_body(
-    body: Graph, inner: _Parts[Value], flow: _Flow, hoisted: Mapping[Value, Value]
+    body: Graph,
+    inner: _Parts[Value],
+    flow: _Flow,
+    hoisted: Mapping[Value, Value],
+    again: Collection[Value] = (),
 ) -> _BackwardBody:
     """Build one backward step: (d carries, sums; d ys, reads) -> (d carries, sums, d xs)."""
     outputs = body.outputs
-    builder = _BackwardBody(body)
+    builder = _BackwardBody(body, hoisted, again)
     with builder:
         seeds = [(outputs[i], builder.input(outputs[i].type, Role.CARRY)) for i in flow.carries]
         sums = [builder.input(inner.captures[i].type, Role.CARRY) for i in flow.captures]
@@ -356,6 +384,54 @@ def _backward_body(
         for gradient in gradients:
             builder.output(gradient)
     return builder
+
+
+def _cheaper_again(
+    body: Graph, reads: Iterable[Value], hoisted: Collection[Value], length: Size
+) -> set[Value]:
+    """Return the values of a body that the backward body should compute, not read from a stack.
+
+    Views and simple elementwise ops of what it reads anyway cost less than memory; exp and its
+    like do where the stack is large. Broadcasts and reshapes are never worth a stack.
+    """
+    known = {*hoisted, *reads}
+    known.update(entry.value for entry in body.inputs if entry.role is Role.ELEMENT)
+    again: set[Value] = set()
+    for value in reversed(list(reads)):
+        if value.node is None:
+            continue
+        known.discard(value)
+        below = _below(value, known)
+        if below is None or not _is_cheap(value, below, length):
+            known.add(value)
+        else:
+            again.update(below)
+    return again - known
+
+
+def _below(value: Value, known: Collection[Value]) -> set[Value] | None:
+    """Return what must be computed to get a value from known ones; None if that is a lot."""
+    found: set[Value] = set()
+    pending = [value]
+    while pending:
+        node = (current := pending.pop()).node
+        if current in known or current in found:
+            continue
+        if node is None or len(node.results) > 1 or len(found) == _MOST_AGAIN:
+            return None
+        traits = lookup(node.op).traits
+        if Trait.RANDOM in traits or not traits & {Trait.ELEMENTWISE, Trait.VIEW}:
+            return None
+        found.add(current)
+        pending.extend(node.operands)
+    return found
+
+
+def _is_cheap(value: Value, below: Iterable[Value], length: Size) -> bool:
+    count = numel((length, *value.shape))
+    large = isinstance(count, int) and count * value.dtype.itemsize >= _LARGE_STACK
+    nodes = (each.node for each in below)
+    return large or not any(n and Trait.EXPENSIVE in lookup(n.op).traits for n in nodes)
 
 
 def _stacked_reads(

@@ -43,6 +43,7 @@ from frame.codegen.schedules.cpu.gemm_plan import (
     packed_layout,
     runs_across_depth,
     runs_along_depth,
+    strides_far,
 )
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import product
@@ -85,7 +86,7 @@ def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
     plain = is_matrix and right.value.dtype == made.dtype and right.layout == ROW_MAJOR
     if not plain or not isinstance(made.columns, int) or not isinstance(made.depth, int):
         return {}
-    if plan.source is Source.PLACE and not isinstance(made.rows, Dim):
+    if plan.source is Source.PLACE and isinstance(made.rows, int) and not strides_far(made, target):
         return {}
     position = body.input_values.index(right.value)
     return {position: packed_layout(right, plan.columns)}

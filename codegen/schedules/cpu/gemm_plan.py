@@ -287,8 +287,17 @@ def _reads_in_place(made: Product, target: TargetDescription) -> bool:
     right = made.right
     if right.view is None or right.value.dtype != made.dtype or not _runs_along(right, True):
         return False
+    return not strides_far(made, target) or static(made.rows, _SYMBOLIC) <= _FEW_ROWS
+
+
+def strides_far(made: Product, target: TargetDescription) -> bool:
+    """Whether the rows of a right operand, read in place, lie too far apart for the caches.
+
+    Each row of a panel is then a line of its own in few sets of the first-level cache, and soon a
+    page of its own. A packed operand is read in order.
+    """
     size = static(made.columns, _SYMBOLIC) * static(made.depth, _DEPTH) * made.dtype.itemsize
-    return size <= max(target.l1, target.l2 // 8) or static(made.rows, _SYMBOLIC) <= _FEW_ROWS
+    return size > max(target.l1, target.l2 // 8)
 
 
 def _runs_along(matrix: Matrix, column: bool) -> bool:

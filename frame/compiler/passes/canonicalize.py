@@ -15,6 +15,7 @@ from frame.compiler.passes.batch_norm import fold_batch_norms
 from frame.compiler.passes.bodies import BodyPass, begin, has_bodies
 from frame.compiler.passes.decomposition import DECOMPOSITIONS
 from frame.compiler.passes.loop_invariants import hoist_invariants
+from frame.compiler.passes.loop_sums import move_sums
 from frame.compiler.passes.operator_fusion import inline_groups
 from frame.compiler.passes.rules_arithmetic import ARITHMETIC
 from frame.compiler.passes.rules_views import VIEW_RULES
@@ -47,7 +48,7 @@ class Canonicalize:
 
     `batch_norm` says whether the normalisation after a convolution or a product may be folded into
     its weights, where these do not change from run to run; `hoist` whether what is the same in
-    every step of a scan is computed before it.
+    every step of a scan is computed before it, and what only its last step needs after it.
     """
 
     name: ClassVar[str] = "canonicalize"
@@ -60,7 +61,7 @@ class Canonicalize:
         if self.batch_norm:
             graph = fold_batch_norms(graph, context)
         if self.hoist:
-            graph = hoist_invariants(graph, context)
+            graph = move_sums(hoist_invariants(graph, context), context)
         return _settle(_sweep(graph, context), context)
 
 

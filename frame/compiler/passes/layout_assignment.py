@@ -22,6 +22,8 @@ from frame.ops.anchors import ANCHORS
 from frame.ops.record import Trait
 from frame.ops.registry import create_node
 
+_OFTEN = 8  # steps of a scan for which packing before it pays
+
 
 @dataclass(frozen=True)
 class LayoutAssignment:
@@ -96,10 +98,12 @@ def _assign_node(rewriter: Rewriter, node: Node, fixed: set[Value], packed: _Pac
 
 def _assign_body(rewriter: Rewriter, node: Node, fixed: set[Value], context: PassContext) -> None:
     body: Graph = node.attributes["body"]
+    length = node.attributes["length"]
+    often = not isinstance(length, int) or length >= _OFTEN
     inner = {
         entry.value
         for entry, operand in zip(body.inputs, node.operands, strict=True)
-        if entry.role is Role.CAPTURE and operand in fixed
+        if entry.role is Role.CAPTURE and (often or operand in fixed)
     }
     assigned = _assign(body, inner, context) if inner else body
     if assigned is body:

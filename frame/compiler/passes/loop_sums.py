@@ -1,0 +1,223 @@
+"""Moves sums over the steps of a scan out of its body, as far as rows of a batch meet in them.
+
+A carry that only collects what each step adds is what the gradient of a capture is. Where a step
+adds a product over the rows of its batch, a[t].T @ b[t], all steps are one product over steps and
+rows, behind the scan, which hands over a and b. Where it adds a sum over rows, each row collects
+its own, and rows are added up behind the scan. The body then has no place where rows meet: the
+target may run the steps of some rows without waiting for the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import field, replace
+
+from frame import ops
+from frame.compiler.pass_manager import PassContext
+from frame.compiler.passes.bodies import BodyPass, begin, byte_count, has_bodies
+from frame.core.dataclass import dataclass
+from frame.ir.builder import Rewriter
+from frame.ir.graph import Graph, GraphInput, Node, Role, TensorType, Value
+from frame.ops.registry import create_node
+
+_BYTES = 1 << 20  # of the sums of all rows at most
+
+
+def move_sums(graph: Graph, context: PassContext) -> Graph:
+    """Return the graph with the sums of every scan behind it, bodies first."""
+    if not any(has_bodies(node) for node in graph.nodes):
+        return graph
+    bodies = BodyPass(lambda body: move_sums(body, context))
+    with Rewriter(graph) as rewriter:
+        for node in graph.nodes:
+            changed = bodies.changed(node) if has_bodies(node) else {}
+            body = changed.get("body") or node.attributes.get("body")
+            found = _collected(node, body) if node.op == "scan" else []
+            if found:
+                context.count("sums moved out of a scan", len(found))
+                _move(rewriter, node, body, found)
+            elif changed:
+                rewriter.retype(node, **changed)
+            else:
+                rewriter.copy(node)
+        return rewriter.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A carry that collects what `node` makes in each step; `total` adds it."""
+
+    carry: int
+    total: Node
+    node: Node
+
+
+def _collected(scan: Node, body: Graph) -> list[_Sum]:
+    """Return the carries of a scan that collect products or sums over rows, and do nothing else."""
+    reads = Counter(v for node in body.nodes for v in node.operands)
+    reads.update(body.outputs)
+    found = []
+    for position in range(scan.attributes["carries"]):
+        carry, total = body.inputs[position].value, body.outputs[position].node
+        if total is None or total.op != "add" or reads[carry] != 1 or reads[total.results[0]] != 1:
+            continue
+        if carry not in total.operands:
+            continue
+        added = total.operands[1 if total.operands[0] is carry else 0]
+        node = added.node
+        if node is None or reads[added] != 1 or added.type != carry.type:
+            continue
+        if _is_product(node, body) or _is_sum(node):
+            found.append(_Sum(position, total, node))
+    return found
+
+
+def _is_product(node: Node, body: Graph) -> bool:
+    """Whether a node is a.T @ b of matrices that both differ from step to step."""
+    if node.op != "matmul" or any(v.rank != 2 for v in node.operands):
+        return False
+    captures = {entry.value for entry in body.inputs if entry.role is Role.CAPTURE}
+    made = all(v not in captures and not _is_constant(v) for v in node.operands)
+    return made and node.attributes["transpose_a"] and not node.attributes["transpose_b"]
+
+
+def _is_constant(value: Value) -> bool:
+    return value.node is not None and not value.node.operands
+
+
+def _is_sum(node: Node) -> bool:
+    """Whether a node adds up rows whose own sums are small."""
+    if node.op != "sum" or 0 not in node.attributes["axes"] or node.attributes["keepdims"]:
+        return False
+    rows, size = node.operands[0].shape[0], byte_count(node.results[0])
+    return isinstance(rows, int) and rows > 1 and size is not None and size * rows <= _BYTES
+
+
+# --- the body and what follows it -----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Changed:
+    """A body being rewritten: the carries and stacked results that it hands on so far."""
+
+    carries: list[Value] = field(default_factory=list)
+    stacks: list[Value] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def stack(self, value: Value) -> int:
+        """Return the position of a value among the stacked results, which it joins if need be."""
+        if value not in self.stacks:
+            self.names.append(f"summand{len(self.stacks)}")
+            self.stacks.append(value)
+        return self.stacks.index(value)
+
+
+def _move(rewriter: Rewriter, node: Node, body: Graph, found: Sequence[_Sum]) -> None:
+    begin(rewriter, node)
+    sums = {each.carry: each for each in found}
+    count, elements = node.attributes["carries"], node.attributes["elements"]
+    changed = _Changed()
+    with Rewriter(body, inputs=False) as inner:
+        kept = _adopt_inputs(inner, body, sums)
+        _copy_nodes(inner, body, sums)
+        for position in range(count):
+            if position not in sums:
+                changed.carries.append(inner[body.outputs[position]])
+            elif not _is_stacked(sums[position]):
+                changed.carries.append(inner[sums[position].total.results[0]])
+        names = list(body.output_names[count:])
+        changed.stacks.extend(inner[value] for value in body.outputs[count:])
+        changed.names.extend(names)
+        over = {entry.value: i for i, entry in enumerate(body.inputs) if entry.role is Role.ELEMENT}
+        made = [v for each in found if _is_stacked(each) for v in each.node.operands]
+        places = {v: changed.stack(inner[v]) for v in made if v not in over}
+        carry_names = [body.output_names[i] for i in range(count) if i in kept]
+        new = replace(
+            body,
+            inputs=tuple(inner.inputs),
+            nodes=tuple(inner.nodes),
+            outputs=(*changed.carries, *changed.stacks),
+            output_names=(*carry_names, *changed.names),
+        )
+    operands = [rewriter[v] for v in node.operands]
+    initial = [_initial(operands[i], sums.get(i)) for i in kept]
+    attributes = {**node.attributes, "body": new, "carries": len(kept), "elements": elements}
+    results = create_node("scan", (*initial, *operands[count:]), attributes)
+    stacks = results[len(kept) :]
+    for position, carry in enumerate(kept):
+        if carry not in sums:
+            rewriter.replace(node.results[carry], results[position])
+        else:
+            total = ops.sum(results[position], axes=(0,))
+            rewriter.replace(node.results[carry], ops.add(operands[carry], total))
+    for each in filter(_is_stacked, found):
+        a, b = (
+            _rows_of_all_steps(operands[over[v]] if v in over else stacks[places[v]])
+            for v in each.node.operands
+        )
+        product = ops.matmul(a, b, transpose_a=True)
+        rewriter.replace(node.results[each.carry], ops.add(operands[each.carry], product))
+    for position, old in enumerate(node.results[count:]):
+        rewriter.replace(old, stacks[position])
+
+
+def _is_stacked(each: _Sum) -> bool:
+    return each.node.op == "matmul"
+
+
+def _adopt_inputs(inner: Rewriter, body: Graph, sums: dict[int, _Sum]) -> list[int]:
+    """Give the new body its inputs; return the carries that it still has."""
+    kept = []
+    for position, entry in enumerate(body.inputs):
+        each = sums.get(position)
+        if each is not None and _is_stacked(each):
+            continue
+        if each is not None:
+            rows = each.node.operands[0].shape[0]
+            type_ = TensorType(entry.value.dtype, (rows, *entry.value.shape))
+            entry_of_rows = GraphInput(Value(type_), entry.role, entry.name)
+            inner.adopt(entry_of_rows)
+            inner.replace(entry.value, entry_of_rows.value)
+        else:
+            inner.adopt(entry)
+            inner.replace(entry.value, entry.value)
+        if entry.role is Role.CARRY:
+            kept.append(position)
+    return kept
+
+
+def _copy_nodes(inner: Rewriter, body: Graph, sums: dict[int, _Sum]) -> None:
+    """Copy the nodes of a body; sums over rows become sums of each row."""
+    totals = {each.total: each for each in sums.values()}
+    dropped = {each.node for each in sums.values()}
+    for node in body.nodes:
+        if node in dropped:
+            continue
+        each = totals.get(node)
+        if each is None:
+            inner.copy(node)
+        elif not _is_stacked(each):
+            begin(inner, node)
+            carry = inner[body.inputs[each.carry].value]
+            inner.replace(node.results[0], ops.add(carry, _sum_in_rows(inner, each.node)))
+
+
+def _sum_in_rows(inner: Rewriter, node: Node) -> Value:
+    value = inner[node.operands[0]]
+    others = tuple(axis for axis in node.attributes["axes"] if axis != 0)
+    return ops.sum(value, axes=others) if others else value
+
+
+def _initial(operand: Value, each: _Sum | None) -> Value:
+    """Return what a carry begins with; the sums of rows begin at zero."""
+    if each is None:
+        return operand
+    rows = each.node.operands[0].shape[0]
+    return ops.zeros((rows, *operand.shape), operand.dtype)
+
+
+def _rows_of_all_steps(stack: Value) -> Value:
+    """Return a stack [steps, rows, columns] as a matrix."""
+    steps, rows, columns = stack.shape
+    return ops.reshape(stack, (steps * rows, columns))
