@@ -153,13 +153,13 @@ def _fits(steps: Steps, target: TargetDescription) -> bool:
         if schedule.checks(body):
             return False
         sizes += schedule.workspaces(body, target)
-    return all(isinstance(size, int) for size in sizes) and sum(sizes) <= _LOCAL  # type: ignore[arg-type]
+    return all(isinstance(size, int) for size in sizes) and sum(sizes) <= _LOCAL  # type: ignore[misc]
 
 
 def _tile(body: Graph, batch: int, target: TargetDescription) -> int:
     """Return how many rows make a tile, 0 where steps should be launches of their own."""
     groups = groups_of(body)
-    work = sum(int(group_work(node).flops) for node in groups)  # type: ignore[arg-type]
+    work = sum(int(group_work(node).flops) for node in groups)  # type: ignore[misc]
     if batch == 0 or work > _BUSY or _weights(body) > target.l2:
         return 0
     products = any(node.attributes["anchor"] == "contraction" for node in groups)
@@ -174,7 +174,7 @@ def _tile(body: Graph, batch: int, target: TargetDescription) -> int:
 def _weights(body: Graph) -> int:
     """Return the bytes of what every row reads in every step."""
     captures = [entry.value for entry in body.inputs if entry.role is Role.CAPTURE]
-    return sum(math.prod(v.type.storage_shape) * v.dtype.itemsize for v in captures)  # type: ignore[arg-type]
+    return sum(math.prod(v.type.storage_shape) * v.dtype.itemsize for v in captures)  # type: ignore[misc]
 
 
 class _Rows:

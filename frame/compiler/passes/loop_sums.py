@@ -10,8 +10,8 @@ target may run the steps of some rows without waiting for the others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from frame import ops
 from frame.compiler.pass_manager import PassContext
@@ -32,12 +32,9 @@ def move_sums(graph: Graph, context: PassContext) -> Graph:
     with Rewriter(graph) as rewriter:
         for node in graph.nodes:
             changed = bodies.changed(node) if has_bodies(node) else {}
-            body = changed.get("body") or node.attributes.get("body")
-            found = _collected(node, body) if node.op == "scan" else []
-            if found:
-                context.count("sums moved out of a scan", len(found))
-                _move(rewriter, node, body, found)
-            elif changed:
+            if node.op == "scan" and _move(rewriter, node, changed, context):
+                continue
+            if changed:
                 rewriter.retype(node, **changed)
             else:
                 rewriter.copy(node)
@@ -97,76 +94,88 @@ def _is_sum(node: Node) -> bool:
 # --- the body and what follows it -----------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Changed:
-    """A body being rewritten: the carries and stacked results that it hands on so far."""
-
-    carries: list[Value] = field(default_factory=list)
-    stacks: list[Value] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-    def stack(self, value: Value) -> int:
-        """Return the position of a value among the stacked results, which it joins if need be."""
-        if value not in self.stacks:
-            self.names.append(f"summand{len(self.stacks)}")
-            self.stacks.append(value)
-        return self.stacks.index(value)
+def _move(
+    rewriter: Rewriter, node: Node, changed: Mapping[str, Graph], context: PassContext
+) -> bool:
+    """Build a scan without its sums, if it has any; tell whether it had."""
+    body: Graph = changed.get("body") or node.attributes["body"]
+    found = _collected(node, body)
+    if found:
+        context.count("sums moved out of a scan", len(found))
+        begin(rewriter, node)
+        _build(rewriter, node, body, found)
+    return bool(found)
 
 
-def _move(rewriter: Rewriter, node: Node, body: Graph, found: Sequence[_Sum]) -> None:
-    begin(rewriter, node)
-    sums = {each.carry: each for each in found}
-    count, elements = node.attributes["carries"], node.attributes["elements"]
-    changed = _Changed()
-    with Rewriter(body, inputs=False) as inner:
-        kept = _adopt_inputs(inner, body, sums)
-        _copy_nodes(inner, body, sums)
-        for position in range(count):
-            if position not in sums:
-                changed.carries.append(inner[body.outputs[position]])
-            elif not _is_stacked(sums[position]):
-                changed.carries.append(inner[sums[position].total.results[0]])
-        names = list(body.output_names[count:])
-        changed.stacks.extend(inner[value] for value in body.outputs[count:])
-        changed.names.extend(names)
-        over = {entry.value: i for i, entry in enumerate(body.inputs) if entry.role is Role.ELEMENT}
-        made = [v for each in found if _is_stacked(each) for v in each.node.operands]
-        places = {v: changed.stack(inner[v]) for v in made if v not in over}
-        carry_names = [body.output_names[i] for i in range(count) if i in kept]
-        new = replace(
-            body,
-            inputs=tuple(inner.inputs),
-            nodes=tuple(inner.nodes),
-            outputs=(*changed.carries, *changed.stacks),
-            output_names=(*carry_names, *changed.names),
-        )
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """A body without its sums: the carries of the old one that it still has, and where the operands
+    of each product are, among the operands of the scan (`over`) or its stacked results."""
+
+    graph: Graph
+    kept: Sequence[int]
+    over: Mapping[Value, int]
+    places: Mapping[Value, int]
+
+
+def _build(rewriter: Rewriter, node: Node, body: Graph, found: Sequence[_Sum]) -> None:
+    """Build a scan without its sums, and the sums behind it."""
+    sums, count = {each.carry: each for each in found}, node.attributes["carries"]
+    made = _without(body, sums, count)
     operands = [rewriter[v] for v in node.operands]
-    initial = [_initial(operands[i], sums.get(i)) for i in kept]
-    attributes = {**node.attributes, "body": new, "carries": len(kept), "elements": elements}
+    initial = [_initial(operands[i], sums.get(i)) for i in made.kept]
+    attributes = {**node.attributes, "body": made.graph, "carries": len(initial)}
     results = create_node("scan", (*initial, *operands[count:]), attributes)
-    stacks = results[len(kept) :]
-    for position, carry in enumerate(kept):
-        if carry not in sums:
-            rewriter.replace(node.results[carry], results[position])
-        else:
-            total = ops.sum(results[position], axes=(0,))
-            rewriter.replace(node.results[carry], ops.add(operands[carry], total))
+    stacks = results[len(initial) :]
+    for position, carry in enumerate(made.kept):
+        total = results[position]
+        if carry in sums:
+            total = ops.add(operands[carry], ops.sum(total, axes=(0,)))
+        rewriter.replace(node.results[carry], total)
     for each in filter(_is_stacked, found):
         a, b = (
-            _rows_of_all_steps(operands[over[v]] if v in over else stacks[places[v]])
+            _rows_of_all_steps(operands[made.over[v]] if v in made.over else stacks[made.places[v]])
             for v in each.node.operands
         )
         product = ops.matmul(a, b, transpose_a=True)
         rewriter.replace(node.results[each.carry], ops.add(operands[each.carry], product))
-    for position, old in enumerate(node.results[count:]):
-        rewriter.replace(old, stacks[position])
+    for old, new in zip(node.results[count:], stacks, strict=False):
+        rewriter.replace(old, new)
+
+
+def _without(body: Graph, sums: Mapping[int, _Sum], count: int) -> _Without:
+    """Return a body that hands on what products need, and sums each row for itself."""
+    over = {entry.value: i for i, entry in enumerate(body.inputs) if entry.role is Role.ELEMENT}
+    stacked = [v for each in sums.values() if _is_stacked(each) for v in each.node.operands]
+    with Rewriter(body, inputs=False) as inner:
+        kept = _adopt_inputs(inner, body, sums)
+        _copy_nodes(inner, body, sums)
+        outputs = [inner[body.outputs[i]] for i in kept]
+        stacks = [inner[value] for value in body.outputs[count:]]
+        names = [body.output_names[i] for i in (*kept, *range(count, len(body.outputs)))]
+        places: dict[Value, int] = {}
+        for value in stacked:
+            if value not in over and inner[value] not in stacks:
+                names.append(f"summand{len(stacks)}")
+                stacks.append(inner[value])
+            if value not in over:
+                places[value] = stacks.index(inner[value])
+        inputs, nodes = tuple(inner.inputs), tuple(inner.nodes)
+    graph = replace(
+        body,
+        inputs=inputs,
+        nodes=nodes,
+        outputs=(*outputs, *stacks),
+        output_names=tuple(names),
+    )
+    return _Without(graph, kept, over, places)
 
 
 def _is_stacked(each: _Sum) -> bool:
     return each.node.op == "matmul"
 
 
-def _adopt_inputs(inner: Rewriter, body: Graph, sums: dict[int, _Sum]) -> list[int]:
+def _adopt_inputs(inner: Rewriter, body: Graph, sums: Mapping[int, _Sum]) -> list[int]:
     """Give the new body its inputs; return the carries that it still has."""
     kept = []
     for position, entry in enumerate(body.inputs):
@@ -187,7 +196,7 @@ def _adopt_inputs(inner: Rewriter, body: Graph, sums: dict[int, _Sum]) -> list[i
     return kept
 
 
-def _copy_nodes(inner: Rewriter, body: Graph, sums: dict[int, _Sum]) -> None:
+def _copy_nodes(inner: Rewriter, body: Graph, sums: Mapping[int, _Sum]) -> None:
     """Copy the nodes of a body; sums over rows become sums of each row."""
     totals = {each.total: each for each in sums.values()}
     dropped = {each.node for each in sums.values()}
