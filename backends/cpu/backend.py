@@ -27,6 +27,7 @@ from frame.hal.interfaces import (
     ArtifactStore,
     Capabilities,
     GroupInfo,
+    Peaks,
     Piece,
     Signature,
 )
@@ -119,6 +120,12 @@ class CpuBackend:
         """Rebuild an executable from the bytes of `serialize`."""
         get_pool(store)
         return CpuExecutable(Artifact.from_bytes(data), signature)
+
+    def peaks(self, store: ArtifactStore) -> Peaks:
+        """Return what all threads reach on this machine; measured once, then from the store."""
+        from frame.backends.cpu.peaks import machine_peaks
+
+        return machine_peaks(store)
 
     def doctor(self) -> Mapping[str, str]:
         """Return the CPU, its features and the size of the thread pool."""

@@ -6,14 +6,17 @@ A process that finds its artefacts in the cache never imports this module, nor c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo, Site
-from frame.backends.cpu.llvm import assembly, compile_ir
+from frame.backends.cpu.llvm import assembly, compile_ir, functions_of
 from frame.backends.cpu.target import code_features
 from frame.codegen import lowering
 from frame.codegen.emit import llvm as emitter
-from frame.codegen.loops.printer import print_module
+from frame.codegen.loops.ir import Module
+from frame.codegen.loops.printer import print_kernel, print_module
+from frame.codegen.loops.traverse import called_kernels
 from frame.codegen.schedules import access, scalar_rules
 from frame.codegen.schedules.registry import schedules
 from frame.core.dtypes import DTYPES
@@ -21,6 +24,7 @@ from frame.core.errors import InternalError
 from frame.core.forks import cached_property
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, GroupInfo, Piece
+from frame.hal.source import Source
 from frame.ir.graph import Graph, Node
 from frame.ops.anchors import ANCHORS
 from frame.ops.record import Trait
@@ -88,7 +92,7 @@ def group_info(group: Node, target: TargetDescription) -> GroupInfo:
 def compile_piece(piece: Piece, target: TargetDescription) -> CpuExecutable:
     """Turn a piece into an executable; raise UnimplementedError as `CpuBackend.compile`."""
     stages = Stages(piece, target)
-    return CpuExecutable(stages.artifact(), piece.signature, stages.sources(), stages.profiled)
+    return CpuExecutable(stages.artifact(), piece.signature, stages)
 
 
 class Stages:
@@ -124,18 +128,24 @@ class Stages:
             code_features(self.target),
         )
 
-    def sources(self) -> dict[str, Callable[[], str]]:
-        """Return the makers of each stage's text."""
-        return {"loop": self._loop, "llvm": self._llvm, "assembly": self._assembly}
+    def source(self) -> Source:
+        """Return the texts of the whole piece."""
+        return _whole_source(f"piece {self.piece.graph.name}", *self._texts())
 
-    def _loop(self) -> str:
-        return print_module(self.lowered.module)
+    def kernel_sources(self, names: Sequence[str]) -> dict[str, Source]:
+        """Return the texts of each kernel alone, with the kernels that it calls.
 
-    def _llvm(self) -> str:
-        return emitter.emit_module(self.lowered.module, self.target)
+        The piece is lowered and compiled once for all of them, when the first text is read: LLVM
+        fits functions to those that call them, so a kernel compiled alone would be another one.
+        """
+        texts = self._texts()
+        return {name: _kernel_source(name, self.target, *texts) for name in names}
 
-    def _assembly(self) -> str:
-        return assembly(self._llvm(), self.target)
+    def _texts(self) -> tuple[Callable[[], Module], Callable[[], str], Callable[[], str]]:
+        """Return the makers of module, LLVM IR and assembly, each of which works once."""
+        module = cache(lambda: self.lowered.module)
+        llvm = cache(lambda: emitter.emit_module(module(), self.target))
+        return module, llvm, cache(lambda: assembly(llvm(), self.target))
 
     def profiled(self, inputs: Sequence[Any]) -> Any:
         """Run once with the clock read around every launch."""
@@ -153,4 +163,31 @@ def _launch_info(site: lowering.LaunchSite) -> LaunchInfo:
     # Equal constants are one node, whose origin is that of the first user: it says nothing here.
     nodes = [node for node in site.nodes if node.op != "constant"] or site.nodes
     origins = dict.fromkeys(node.origin for node in nodes if node.origin is not None)
-    return LaunchInfo(site.kernel, tuple(origins), str(site.work.flops), str(site.work.bytes))
+    work = site.work
+    return LaunchInfo(site.kernel, tuple(origins), str(work.flops), str(work.bytes), work.width)
+
+
+def _whole_source(
+    title: str, module: Callable[[], Module], llvm: Callable[[], str], text: Callable[[], str]
+) -> Source:
+    return Source(title, {"loop": lambda: print_module(module()), "llvm": llvm, "assembly": text})
+
+
+def _kernel_source(
+    name: str,
+    target: TargetDescription,
+    module: Callable[[], Module],
+    llvm: Callable[[], str],
+    text: Callable[[], str],
+) -> Source:
+    def machine() -> str:
+        symbols = emitter.kernel_symbols(module())
+        called = [symbols[kernel.name] for kernel in called_kernels(module(), name)]
+        return functions_of(text(), [f"{symbol}.body" for symbol in called] + [symbols[name]])
+
+    makers = {
+        "loop": lambda: "\n".join(map(print_kernel, called_kernels(module(), name))),
+        "llvm": lambda: emitter.emit_kernel(module(), target, name),
+        "assembly": machine,
+    }
+    return Source(f"kernel {name}", makers)

@@ -12,7 +12,7 @@ import math
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,18 @@ from frame.core import forks
 from frame.core.dataclass import dataclass
 from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.core.forks import cached_property
-from frame.hal.interfaces import KernelTime, Signature
+from frame.hal.interfaces import KernelCode, KernelTime, Signature
 from frame.ir.constraints import check_constraints
 from frame.ir.memory import MemoryPlan
+
+if TYPE_CHECKING:
+    from frame.backends.cpu.compiling import Stages
+    from frame.hal.source import Source
 
 _ENTRY = "int64_t(*)(void *)"
 _FREE_FRAMES = 4  # idle arenas that an executable keeps
 _BINDINGS = 64  # symbol bindings whose offset tables are kept
-_MAGIC = b"FRCPU3\0\0"
+_MAGIC = b"FRCPU4\0\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,16 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class LaunchInfo:
-    """One launch of the entry: its kernel, the declared nodes it stems from, and its work."""
+    """One launch of the entry: its kernel, the declared nodes it stems from, and its work.
+
+    `width` is the bytes of the widest floats that it computes with.
+    """
 
     kernel: str
     origins: tuple[int, ...]
     flops: str = "0"
     bytes: str = "0"
+    width: int = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +93,9 @@ class Artifact:
             "entry": self.entry,
             "plan": self.plan.to_data(),
             "sites": [[s.op, s.origin, s.limit] for s in self.sites],
-            "launches": [[i.kernel, list(i.origins), i.flops, i.bytes] for i in self.launches],
+            "launches": [
+                [i.kernel, list(i.origins), i.flops, i.bytes, i.width] for i in self.launches
+            ],
             "cpu": list(self.cpu),
         }
         text = json.dumps(header).encode()
@@ -105,7 +115,7 @@ class Artifact:
                 str(header["entry"]),
                 MemoryPlan.from_data(header["plan"]),
                 tuple(Site(*row) for row in header["sites"]),
-                tuple(LaunchInfo(k, tuple(o), f, m) for k, o, f, m in header["launches"]),
+                tuple(LaunchInfo(k, tuple(o), *work) for k, o, *work in header["launches"]),
                 tuple(map(str, header["cpu"])),
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -122,13 +132,12 @@ class CpuExecutable:
         self,
         artifact: Artifact,
         signature: Signature,
-        sources: Mapping[str, Any] | None = None,
-        profiled: Any = None,
+        stages: Stages | None = None,
     ) -> None:
+        """Take the stages that the artefact was made by, for whoever looks into it."""
         self.signature = signature
         self.artifact = artifact
-        self._sources = dict(sources or {})
-        self._profiled = profiled
+        self._stages = stages
         # Code for another CPU can be looked at and kept in files, but not run.
         self.missing = missing_features(artifact.cpu)
         self._loaded = None if self.missing else elf.load(artifact.code)
@@ -243,13 +252,28 @@ class CpuExecutable:
 
         The inputs that a run updates are copied first, so profiling changes nothing.
         """
-        if self._profiled is None:
-            raise InvalidArgumentError("this executable was loaded without the means to profile")
-        return list(self._profiled(inputs))
+        return list(self._made_by.profiled(inputs))
 
-    def source(self) -> dict[str, str]:
+    def source(self) -> Source:
         """Return the generated code by stage: `loop`, `llvm`, `assembly`."""
-        return {name: make() for name, make in self._sources.items()}
+        return self._made_by.source()
+
+    def kernels(self) -> tuple[KernelCode, ...]:
+        """Return the kernels in the order of their first launches, each with its code."""
+        origins: dict[str, dict[int, None]] = {}
+        for info in self.artifact.launches:
+            origins.setdefault(info.kernel, {}).update(dict.fromkeys(info.origins))
+        sources = self._made_by.kernel_sources(tuple(origins))
+        return tuple(KernelCode(name, tuple(origins[name]), sources[name]) for name in origins)
+
+    @property
+    def _made_by(self) -> Stages:
+        if self._stages is None:
+            raise InvalidArgumentError(
+                "expected an executable that was compiled in this process, received one of a file "
+                "or the cache, which has neither source nor profile"
+            )
+        return self._stages
 
     def serialize(self) -> bytes:
         """Return bytes from which `CpuBackend.deserialize` makes the executable again."""

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,34 @@ def assembly(text: str, target: TargetDescription, level: int = 2) -> str:
     with _optimised(text, target, level) as (machine, module):
         result: str = machine.emit_assembly(module)
     return result
+
+
+def functions_of(text: str, names: Iterable[str]) -> str:
+    """Return the functions of an assembly text that have these names, with their constants.
+
+    What LLVM has inlined is missing, and a copy that it fitted to its callers is there, too.
+    """
+    wanted = tuple(names)
+    found = []
+    for part, name in _functions_in(text):
+        if name in wanted or name.partition(".specialized.")[0] in wanted:
+            found.append(part)
+    return "".join(found)
+
+
+def _functions_in(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (lines, name) of each function; the constants of one stand before it."""
+    lines: list[str] = []
+    name = ""
+    for line in text.splitlines(keepends=True):
+        if name and not line.startswith("\t.size\t"):
+            yield "".join(lines), name
+            lines, name = [], ""
+        lines.append(line)
+        size = re.match(r"\t\.size\t([\w.$]+), \.Lfunc_end", line)
+        name = size[1] if size and not size[1].startswith(".L") else name
+    if name:
+        yield "".join(lines), name
 
 
 def optimised_ir(text: str, target: TargetDescription, level: int = 2) -> str:

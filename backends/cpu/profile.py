@@ -37,6 +37,7 @@ def _time(info: LaunchInfo, words: np.ndarray, bindings: dict[str, int]) -> Kern
         int(words[0]) * 1e-9,
         _evaluate(info.flops, bindings) * runs,
         _evaluate(info.bytes, bindings) * runs,
+        info.width,
     )
 
 

@@ -29,9 +29,11 @@ from frame.codegen.loops.ir import (
     Fma,
     For,
     If,
+    Kernel,
     Launch,
     Let,
     Load,
+    Module,
     MulHigh,
     Prefetch,
     Ramp,
@@ -297,6 +299,21 @@ def walk(block: Iterable[Stmt]) -> Iterator[Stmt]:
         yield statement
         for inner in nested(statement):
             yield from walk(inner)
+
+
+def called_kernels(module: Module, name: str) -> tuple[Kernel, ...]:
+    """Return a kernel of a module and all that it calls, those that are called first."""
+    kernels = {kernel.name: kernel for kernel in module.kernels}
+    found: dict[str, Kernel] = {}
+
+    def visit(kernel: Kernel) -> None:
+        for statement in walk(kernel.body):
+            if isinstance(statement, Call) and statement.kernel not in found:
+                visit(kernels[statement.kernel])
+        found[kernel.name] = kernel
+
+    visit(kernels[name])
+    return tuple(found.values())
 
 
 def _view_expressions(views: Iterable[View]) -> tuple[Expr, ...]:

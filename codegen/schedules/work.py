@@ -10,10 +10,14 @@ from frame.ir.graph import Graph, Node, Value
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations and bytes of memory traffic of one run, possibly symbolic."""
+    """Operations and bytes of memory traffic of one run, possibly symbolic.
+
+    `width` is the bytes of the widest floats computed with: half as many fit a vector of float64.
+    """
 
     flops: Size = 0
     bytes: Size = 0
+    width: int = 4
 
 
 def group_work(group: Node) -> Work:
@@ -25,7 +29,9 @@ def group_work(group: Node) -> Work:
     moved: Size = 0
     for value in (*group.operands, *group.results):
         moved = moved + product(value.shape) * value.dtype.itemsize
-    return Work(flops, moved)
+    made = (result.dtype for node in body.nodes for result in node.results)
+    width = max((dtype.itemsize for dtype in made if dtype.is_float), default=4)
+    return Work(flops, moved, max(width, 4))
 
 
 def node_flops(node: Node) -> Size:

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("frame.cli.commands.train", "Train the model that a JSON spec declares."),
     "emit": ("frame.cli.commands.emit", "Write a JSON spec as a project in C."),
     "inspect": ("frame.cli.commands.inspect", "Show what a model is and what it compiles to."),
+    "profile": ("frame.cli.commands.profile", "Show where the time of a run goes, by kernel."),
     "backends": ("frame.cli.commands.backends", "List the backends and the devices they see."),
     "doctor": ("frame.cli.commands.doctor", "Check this machine, the packages and the cache."),
     "cache": ("frame.cli.commands.cache", "Show, check or empty the compile cache."),

@@ -14,6 +14,7 @@ from frame.ir.constraints import Constraint
 from frame.ir.graph import Graph, Node, Role, TensorType
 
 if TYPE_CHECKING:
+    from frame.hal.source import Source
     from frame.ir.memory import MemoryPlan
 
 API_VERSION = 1
@@ -90,13 +91,50 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """The time of one launch: kernel name, declared node indices, seconds, flops and bytes."""
+    """The time of one launch: kernel name, declared node indices, seconds, flops and bytes.
+
+    `width` is the bytes of the numbers that the operations work on: 8 for float64, else 4.
+    """
 
     kernel: str
     origins: tuple[int, ...]
     seconds: float
     flops: int = 0
     bytes: int = 0
+    width: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCode:
+    """A kernel: its name in profiles, the declared nodes that its launches stem from, its code."""
+
+    kernel: str
+    origins: tuple[int, ...]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The most that all threads reach together, as measured on this machine.
+
+    `flops`: operations a second of float32 multiply-adds, each of which counts two. `bandwidths`:
+    (bytes, bytes a second) of each level of memory: what takes at most so many bytes moves at that
+    rate. The last one is main memory and has no limit (0).
+    """
+
+    flops: float
+    bandwidths: tuple[tuple[int, float], ...]
+
+    def bandwidth(self, size: int) -> float:
+        """Return the bytes a second at which `size` bytes can move."""
+        for limit, rate in self.bandwidths:
+            if size <= limit or not limit:
+                return rate
+        return self.bandwidths[-1][1]
+
+    def seconds(self, flops: int, size: int, width: int = 4) -> float:
+        """Return the least time of a kernel, the roofline: its operations or its bytes alone."""
+        return max(flops / (self.flops * 4 / max(width, 4)), size / self.bandwidth(size))
 
 
 @runtime_checkable
@@ -155,7 +193,11 @@ class Allocator(Protocol):
 
 @runtime_checkable
 class Executable(Protocol):
-    """A compiled piece."""
+    """A compiled piece.
+
+    One whose code is a number of kernels may also have `kernels() -> Sequence[KernelCode]`, in the
+    order of their first launches: `model.source(node)` is made from it.
+    """
 
     @property
     def signature(self) -> Signature:
@@ -177,7 +219,10 @@ class Executable(Protocol):
         """Run once and return the time of each launch, in order."""
 
     def source(self) -> Mapping[str, str]:
-        """Return the generated code by stage name (`loop`, `llvm`, `assembly`, ...)."""
+        """Return the generated code by stage name (`loop`, `llvm`, `assembly`, ...).
+
+        A `Source` makes each text when it is read.
+        """
 
     def serialize(self) -> bytes:
         """Return bytes from which `Backend.deserialize` makes the executable again."""
@@ -185,7 +230,11 @@ class Executable(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A device backend. Found through the entry-point group `frame.backends` as a factory."""
+    """A device backend. Found through the entry-point group `frame.backends` as a factory.
+
+    One that can measure its device may also have `peaks(store: ArtifactStore) -> Peaks`, for the
+    share of the roofline in profiles; what it measured is kept in `store`.
+    """
 
     name: str
     api_version: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from frame.hal.interfaces import KernelTime
 from frame.runtime.entry import Counter, Entry
 from frame.runtime.loading import Declared, Loaded, load
 from frame.runtime.parameters import ParameterStore
+
+if TYPE_CHECKING:
+    from frame.hal.source import Source
 
 _LOG = Logger("frame.runtime")
 KEPT_BINDINGS = 16
@@ -66,9 +69,9 @@ class BoundEntry(Entry):
         """Run once and return the time of each kernel launch."""
         return self._entry(inputs, named).profile(*inputs, **named)
 
-    def source(self) -> Mapping[str, str]:
+    def source(self, node: Any = None) -> Source:
         """Return the generated code for the sizes used last; raise InvalidArgumentError."""
-        return self._latest().source()
+        return self._latest().source(node)
 
     @property
     def host_steps(self) -> tuple[str, ...]:

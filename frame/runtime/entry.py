@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from frame.runtime.loading import Declared, Loaded, fresh, load
 from frame.runtime.parameters import ParameterStore
 from frame.runtime.program import Program
 from frame.runtime.residence import Resident
+
+if TYPE_CHECKING:
+    from frame.hal.source import Source
 
 STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE})
 _FREE = frozenset({Role.INPUT, Role.HYPERPARAMETER, Role.COUNTER})
@@ -281,9 +284,15 @@ class Entry:
         program = self._inspectable.run
         return program.profile(self._arrays(inputs, named))
 
-    def source(self) -> Mapping[str, str]:
-        """Return the generated code by stage."""
-        return self._inspectable.run.source()
+    def source(self, node: Any = None) -> Source:
+        """Return the generated code by stage: all of it, or that of one node, kernel or module.
+
+        Raises:
+            NotFoundError: there is no such node, or no kernel computes it.
+        """
+        from frame.runtime.inspection import program_source
+
+        return program_source(self.declared, self._inspectable, node)
 
     @cached_property
     def _inspectable(self) -> Loaded:

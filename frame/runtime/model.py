@@ -28,6 +28,7 @@ from frame.runtime.variants import Family
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
     from frame.compiler.pipeline import Passes
+    from frame.hal.source import Source
     from frame.ir.regions import MemoryRegions
     from frame.runtime.profiler import Profile
 
@@ -255,16 +256,31 @@ class CompiledModel:
         """The ops of the current entry that run in numpy; empty for every built-in op on cpu."""
         return self.entry(self._mode).host_steps
 
-    def source(self, entry: str | None = None) -> Mapping[str, str]:
-        """Return the generated code of an entry by stage: `loop`, `llvm`, `assembly`."""
-        return self.entry(entry or self._mode).source()
+    def source(self, node: Any = None, *, entry: str | None = None) -> Source:
+        """Return the generated code: of one node, or of a whole entry.
+
+        `print` shows all stages (`loop`, `llvm`, `assembly` on cpu), `source["assembly"]` is one.
+        A model that came from the cache or a file is compiled once more for it.
+
+        Args:
+            node: a value of `model.graph` (`"%7"`, `7`, or the Value or Node itself), a kernel as
+                `profile` names it or its row, or a module path, which stands for all inside it.
+                All of the entry by default.
+            entry: `infer`, `train_step`, ...; the one that calls run by default.
+
+        Raises:
+            NotFoundError: there is no such node or entry, or no kernel computes the node.
+            UnimplementedError: the backend does not tell which code computes a node.
+        """
+        return self.entry(entry or self._mode).source(node)
 
     def profile(
         self, *inputs: Any, entry: str | None = None, runs: int = 1, **named: Any
     ) -> Profile:
         """Return where the time of a run goes: a `Profile`, one row a kernel launch.
 
-        Nothing is changed, not even by a training step: it runs on copies.
+        Nothing is changed, not even by a training step: it runs on copies. The first profile on a
+        machine measures what it can do, in less than a second; the cache keeps that.
 
         Args:
             inputs: as for a call, or for `train_step`.
@@ -275,12 +291,12 @@ class CompiledModel:
         Raises:
             InvalidArgumentError: an input does not fit, or `runs` is no number of at least 1.
         """
-        from frame.runtime.profiler import median_profile
+        from frame.runtime.profiler import machine_peaks, median_profile
 
         chosen = self.entry(entry or self._mode)
         # The whole graph: kernels of the update stem from nodes that nobody declared.
-        whole = chosen.declared.whole
-        return median_profile(lambda: chosen.profile(*inputs, **named), whole, runs)
+        whole, peaks = chosen.declared.whole, machine_peaks(chosen.declared.backend)
+        return median_profile(lambda: chosen.profile(*inputs, **named), whole, runs, peaks)
 
     def memory(
         self, entry: str | None = None, sizes: Mapping[str, int] | None = None

@@ -11,18 +11,24 @@ from typing import Any
 from frame.core import views
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
-from frame.hal.interfaces import KernelTime
+from frame.hal.interfaces import KernelTime, Peaks
 from frame.ir.graph import Graph
+from frame.runtime.backends import backend as find_backend
+from frame.runtime.cache import default_cache
 
 _NAMED = 3  # how many modules of one launch are named
-_HEADS = ("kernel", "module", "time", "share", "GFLOP/s", "GB/s")
+_RATES = ("gflops", "gigabytes", "roofline")
+_HEADS = ("kernel", "module", "time", "share", "GFLOP/s", "GB/s", "roofline")
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
     """One launch: its kernel, the module path that it stems from, seconds, and its work.
 
-    `gflops` and `gigabytes` are rates per second; NaN where the clock saw no time.
+    `gflops` and `gigabytes` are rates per second; NaN where the clock saw no time. `roofline` is
+    the share of the machine's limit that the kernel reaches: the least time in which its operations
+    can be done at the multiply-add peak, or its bytes moved from the level of memory that holds
+    them, over the time that it took; NaN where the work or the limit is not known.
     """
 
     kernel: str
@@ -31,6 +37,7 @@ class ProfileRow:
     share: float
     flops: int
     bytes: int
+    roofline: float = math.nan
 
     @property
     def gflops(self) -> float:
@@ -44,7 +51,8 @@ class ProfileRow:
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
-        rates = (_rate(self.flops, self.gflops), _rate(self.bytes, self.gigabytes))
+        share = f"{self.roofline:.0%}" if math.isfinite(self.roofline) else "-"
+        rates = (_rate(self.flops, self.gflops), _rate(self.bytes, self.gigabytes), share)
         return (self.kernel, self.module, time_text(self.seconds), f"{self.share:.1%}", *rates)
 
 
@@ -85,7 +93,7 @@ class Profile:
     def to_data(self) -> dict[str, Any]:
         """Return the profile as plain data; rates that are not known are None."""
         rows = [
-            {**asdict(row), "gflops": _known(row.gflops), "gigabytes": _known(row.gigabytes)}
+            {**asdict(row), **{rate: _known(getattr(row, rate)) for rate in _RATES}}
             for row in self.rows
         ]
         return {"name": self.name, "seconds": self.seconds, "runs": self.runs, "rows": rows}
@@ -108,10 +116,18 @@ class Profile:
     def _repr_html_(self) -> str:
         heads = (*_HEADS[:4], "", *_HEADS[4:])
         rows = [_html_cells(row) for row in self.rows]
-        return views.table(heads, rows, "llrrlrr", self._total())
+        return views.table(heads, rows, "llrrlrrr", self._total())
 
 
-def median_profile(run: Callable[[], Sequence[KernelTime]], graph: Graph, runs: int) -> Profile:
+def machine_peaks(backend: str) -> Peaks | None:
+    """Return the limits of a backend's device, from the cache if there; None if it tells none."""
+    measure = getattr(find_backend(backend), "peaks", None)
+    return None if measure is None else measure(default_cache().artifacts())
+
+
+def median_profile(
+    run: Callable[[], Sequence[KernelTime]], graph: Graph, runs: int, peaks: Peaks | None = None
+) -> Profile:
     """Run a number of times and return the profile of the run of median time.
 
     Raises:
@@ -123,11 +139,13 @@ def median_profile(run: Callable[[], Sequence[KernelTime]], graph: Graph, runs: 
         )
     measured = [run() for _ in range(runs)]
     measured.sort(key=lambda times: sum(time.seconds for time in times))
-    return make_profile(measured[runs // 2], graph, runs)
+    return make_profile(measured[runs // 2], graph, runs, peaks)
 
 
-def make_profile(times: Sequence[KernelTime], graph: Graph, runs: int = 1) -> Profile:
-    """Return the profile of a run from its launch times and the declared graph.
+def make_profile(
+    times: Sequence[KernelTime], graph: Graph, runs: int = 1, peaks: Peaks | None = None
+) -> Profile:
+    """Return the profile of a run from its launch times, the graph and the machine's limits.
 
     A launch that a few modules share names them; for more it shows what their paths have in common:
     `net.block.*`.
@@ -141,10 +159,17 @@ def make_profile(times: Sequence[KernelTime], graph: Graph, runs: int = 1) -> Pr
             time.seconds / total,
             time.flops,
             time.bytes,
+            _roofline(time, peaks),
         )
         for time in times
     )
     return Profile(graph.name, tuple(rows), runs)
+
+
+def _roofline(time: KernelTime, peaks: Peaks | None) -> float:
+    if peaks is None or not time.seconds or not (time.flops or time.bytes):
+        return math.nan
+    return peaks.seconds(time.flops, time.bytes, time.width) / time.seconds
 
 
 def _module_of(origins: Sequence[int], graph: Graph) -> str:

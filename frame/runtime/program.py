@@ -6,19 +6,22 @@ Slots 0 .. n-1 hold the inputs of the signature. Most programs are one piece and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from frame.core.dataclass import dataclass
 from frame.core.devices import HOST, Device
 from frame.core.errors import InvalidArgumentError
-from frame.hal.interfaces import Executable, KernelTime, Signature
+from frame.hal.interfaces import Executable, KernelCode, KernelTime, Signature
 from frame.hal.ports import copy_results
 from frame.runtime.execution import Lanes, Run
 from frame.runtime.steps import HostStep, RunStep, Step
+
+if TYPE_CHECKING:
+    from frame.hal.source import Source
 
 _KEPT_LANES = 8  # sets of streams that wait for a next run
 
@@ -102,13 +105,25 @@ class Program:
             return list(self.single.profile(inputs))
         return self._run(inputs, profiled=True)[1].times
 
-    def source(self) -> Mapping[str, str]:
+    def source(self) -> Source:
         """Return the generated code by stage, one piece after the other."""
-        texts: dict[str, str] = {}
+        from frame.hal.source import Source, joined
+
+        parts = [piece.executable.source() for piece in self.pieces]
+        made = [p if isinstance(p, Source) else Source("", _makers(p)) for p in parts]
+        return joined("program", made)
+
+    def kernels(self) -> list[KernelCode]:
+        """Return the kernels of all pieces whose backends tell them."""
+        found: list[KernelCode] = []
         for piece in self.pieces:
-            for stage, text in piece.executable.source().items():
-                texts[stage] = texts.get(stage, "") + text
-        return texts
+            tell = getattr(piece.executable, "kernels", None)
+            found.extend(() if tell is None else tell())
+        return found
+
+
+def _makers(texts: Mapping[str, str]) -> dict[str, Callable[[], str]]:
+    return {stage: lambda text=text: text for stage, text in texts.items()}  # type: ignore[misc]
 
 
 class _Merged:

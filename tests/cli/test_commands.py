@@ -82,6 +82,43 @@ def test_inspect_prints_generated_code(folder: Path, capsys, stage: str, mark: s
     assert mark in _json(capsys)["source"]
 
 
+def test_inspect_prints_the_code_of_one_node(folder: Path, capsys) -> None:
+    network = ["user_models:network", "--input", "x=batch,4"]
+    texts = []
+    for more in ([], ["--node", "network.2"], ["--node", "network.0"]):
+        assert main(["inspect", *network, "--source", "loop", *more]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[1] != texts[2] and all(0 < len(text) < len(texts[0]) for text in texts[1:])
+    assert main(["inspect", *network, "--node", "network.2"]) == 2
+    assert "--source assembly" in capsys.readouterr().err
+    assert main(["inspect", *network, "--source", "loop", "--node", "network.7"]) == 1
+    assert "nearest: network.2" in capsys.readouterr().err
+
+
+def test_profile_shows_rates_and_modules(folder: Path, capsys) -> None:
+    words = ["profile", "user_models:network", "--input", "x=batch,4", "--runs", "2"]
+    assert main([*words, "--size", "batch=3"]) == 0
+    text = capsys.readouterr().out
+    heads = ("kernel", "module", "time", "share", "GFLOP/s", "GB/s", "roofline")
+    assert tuple(text.split()[:7]) == heads and "network.0" in text and "median of 2" in text
+    assert main([*words, "--size", "batch=3", "--json"]) == 0
+    rows = _json(capsys)["rows"]
+    assert all(row["roofline"] > 0 and row["gigabytes"] > 0 for row in rows)
+    assert sum(row["flops"] for row in rows) >= 2 * 3 * (4 * 8 + 8 * 2)
+    for wrong, expected in (
+        ([], "missing --size for batch"),
+        (["--size", "batch"], "a symbol and a number"),
+        (["--size", "batch=3", "--size", "n=3"], "no such symbol; the symbols are batch"),
+    ):
+        assert main([*words, *wrong]) == 2
+        assert expected in capsys.readouterr().err
+
+
+def test_profile_reads_a_file(saved: Path, capsys) -> None:
+    assert main(["profile", "model.frame", "--size", "batch=2", "--json"]) == 0
+    assert _json(capsys)["runs"] == 11
+
+
 def test_inspect_names_the_stages(folder: Path, capsys) -> None:
     assert main(["inspect", *ADD, "--source", "bytecode"]) == 2
     assert "loop" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from frame.codegen.emit.llvm.entry import emit_entry
 from frame.codegen.emit.llvm.statements import emit_block, place_buffer
@@ -18,7 +18,7 @@ from frame.codegen.emit.llvm.writer import FunctionWriter, define, unpack
 from frame.codegen.emit.sharing import failing_kernels, launches_of
 from frame.codegen.loops import ir
 from frame.codegen.loops.ir import Kernel, Module
-from frame.codegen.loops.traverse import walk
+from frame.codegen.loops.traverse import called_kernels, walk
 from frame.core.dataclass import dataclass
 from frame.core.targets import TargetDescription
 
@@ -83,13 +83,42 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
     """
     declarations: dict[str, str] = {}
     kernels = _kernel_infos(module)
+    functions = _functions(kernels, kernels, target, declarations)
+    functions += emit_entry(module, entry_symbol(module), target, declarations, kernels, profile)
+    constants = [_constant(index, data) for index, data in enumerate(module.constants)]
+    return _text(module, target, constants, functions, declarations)
+
+
+def emit_kernel(module: Module, target: TargetDescription, name: str) -> str:
+    """Return the LLVM IR text of one kernel and those that it calls, as `emit_module` has them."""
+    declarations: dict[str, str] = {}
+    kernels = _kernel_infos(module)
+    wanted = [kernel.name for kernel in called_kernels(module, name)]
+    functions = _functions(kernels, wanted, target, declarations)
+    return _text(module, target, [], functions, declarations)
+
+
+def _functions(
+    kernels: Mapping[str, KernelInfo],
+    names: Iterable[str],
+    target: TargetDescription,
+    declarations: dict[str, str],
+) -> list[str]:
     functions: list[str] = []
-    for info in kernels.values():
+    for info in map(kernels.__getitem__, names):
         functions.append(_kernel_body(info, FunctionWriter(target, declarations, kernels)))
         if info.thunk is not None:
             functions.append(_thunk(info))
-    functions += emit_entry(module, entry_symbol(module), target, declarations, kernels, profile)
-    constants = [_constant(index, data) for index, data in enumerate(module.constants)]
+    return functions
+
+
+def _text(
+    module: Module,
+    target: TargetDescription,
+    constants: list[str],
+    functions: list[str],
+    declarations: Mapping[str, str],
+) -> str:
     header = [f"; module {safe_name(module.name)}", f'target triple = "{target.triple}"']
     footer = [_attributes(target), '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.full"}']
     parts = (header, constants, functions, sorted(declarations.values()), footer)

@@ -16,8 +16,11 @@ Examples:
   frame inspect model.frame                    signature, parameters, device
   frame inspect model.frame --graph            the declared graph as text
   frame inspect model.frame --source llvm      the code; also loop, assembly
+  frame inspect model.frame --source assembly --node net.0
   frame inspect models.digits:mlp --input batch,784 --source loop
-  frame inspect model.frame --json"""
+  frame inspect model.frame --json
+
+A node is a value of --graph (%7), a module path, or a kernel as `frame profile` names it."""
 
 
 @click.command("inspect", epilog=EPILOG)
@@ -26,6 +29,7 @@ Examples:
 @click.option("--backend", help="A backend of `frame backends`, for a MODEL that is not a file.")
 @click.option("--graph", "show_graph", is_flag=True, help="Print the declared graph.")
 @click.option("--source", "stage", metavar="STAGE", help="Print the generated code of a stage.")
+@click.option("--node", metavar="NODE", help="Of one node, kernel or module alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str,
@@ -33,6 +37,7 @@ def command(
     backend: str | None,
     show_graph: bool,
     stage: str | None,
+    node: str | None,
     as_json: bool,
 ) -> None:
     """Show what a model is and what it compiles to.
@@ -40,8 +45,12 @@ def command(
     MODEL is a .frame file or a model as `frame compile` takes it. The machine code in a file is not
     run. Without an option the signature and the parameters are shown.
     """
-    compiled = _compiled(model, inputs, backend)
-    data = _parts(compiled, show_graph, stage)
+    from frame.cli.words import CommandError
+
+    if node and not stage:
+        raise CommandError(f"--node {node} goes with --source STAGE, such as --source assembly")
+    compiled = blank_model(model, inputs, backend)
+    data = _parts(compiled, show_graph, stage, node)
     if as_json:
         print_json(data)
     elif show_graph or stage:
@@ -50,7 +59,12 @@ def command(
         _show(compiled, data)
 
 
-def _compiled(model: str, inputs: tuple[str, ...], backend: str | None) -> CompiledModel:
+def blank_model(model: str, inputs: tuple[str, ...], backend: str | None) -> CompiledModel:
+    """Return the model of a .frame file, or compile one whose parameters may be zeros.
+
+    Raises:
+        CommandError: inputs or a backend are given for a file, which has its own.
+    """
     from frame.cli.arguments import parse_input_spec
     from frame.cli.models import compile_model, load_model
     from frame.cli.words import CommandError, word
@@ -71,21 +85,23 @@ def _compiled(model: str, inputs: tuple[str, ...], backend: str | None) -> Compi
     return loaded
 
 
-def _parts(compiled: CompiledModel, show_graph: bool, stage: str | None) -> dict[str, Any]:
+def _parts(
+    compiled: CompiledModel, show_graph: bool, stage: str | None, node: str | None
+) -> dict[str, Any]:
     from frame.cli.describe import model_facts
 
     data = model_facts(compiled)
     if show_graph:
         data["graph"] = str(compiled.graph)
     if stage:
-        data["source"] = _source(compiled, stage)
+        data["source"] = _source(compiled, stage, node)
     return data
 
 
-def _source(compiled: CompiledModel, stage: str) -> str:
+def _source(compiled: CompiledModel, stage: str, node: str | None) -> str:
     from frame.cli.words import CommandError
 
-    stages = compiled.source()
+    stages = compiled.source(node)
     if stage not in stages:
         raise CommandError(f"--source {stage}: the stages are {', '.join(stages) or 'none'}")
     return stages[stage]
