@@ -9,7 +9,7 @@ from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
 from frame.nn.checks import above_zero, layer, number
-from frame.nn.layers import positive
+from frame.nn.layers import axis_of, positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import full, param
 
@@ -30,7 +30,7 @@ def _build_identity(self: Scope, *values: Value) -> Any:
 
 
 def Identity(*, name: str = "") -> Module:
-    """Return the inputs: what stands where a layer is left out."""
+    """Return the inputs: what stands where a layer is left out. It computes nothing: no source."""
     return layer("Identity", _build_identity, {}, name=name)
 
 
@@ -71,7 +71,10 @@ def Hardtanh(low: float = -1.0, high: float = 1.0, *, name: str = "") -> Module:
 
 
 def LogSigmoid(*, name: str = "") -> Module:
-    """Return log(1 / (1 + exp(-x))), without rounding through the sigmoid."""
+    """Return log(1 / (1 + exp(-x))), without rounding through the sigmoid.
+
+    It is -softplus(-x). Source: Dugas et al., NIPS 13 (2000).
+    """
     return _activation("LogSigmoid", "log_sigmoid", name)
 
 
@@ -80,7 +83,7 @@ def LogSoftmax(axis: int = -1, *, name: str = "") -> Module:
 
     Source: Bridle, NATO ASI series F68 (1990).
     """
-    return _activation("LogSoftmax", "log_softmax", name, axis=_axis(axis))
+    return _activation("LogSoftmax", "log_softmax", name, axis=axis_of(axis))
 
 
 def GLU(axis: int = -1, *, name: str = "") -> Module:
@@ -88,13 +91,7 @@ def GLU(axis: int = -1, *, name: str = "") -> Module:
 
     Source: Dauphin et al., arXiv 1612.08083.
     """
-    return _activation("GLU", "glu", name, axis=_axis(axis))
-
-
-def _axis(axis: int) -> int:
-    if isinstance(axis, bool) or not isinstance(axis, int):
-        raise InvalidArgumentError(f"axis must be an integer, got {axis!r}")
-    return axis
+    return _activation("GLU", "glu", name, axis=axis_of(axis))
 
 
 def _build_prelu(self: Scope, x: Value) -> Value:

@@ -25,7 +25,10 @@ def _loss(kind: str, op: str, reduction: str, name: str, **attributes: float) ->
 
 
 def L1Loss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return |prediction - target|, reduced to its mean (default), its sum, or not at all."""
+    """Return |prediction - target|, reduced to its mean (default), its sum, or not at all.
+
+    Source: Bloomfield, Steiger, "Least Absolute Deviations", 1983.
+    """
     return _loss("L1Loss", "l1_loss", reduction, name)
 
 
@@ -43,17 +46,26 @@ def HuberLoss(delta: float = 1.0, reduction: str = "mean", *, name: str = "") ->
 
 
 def BCEWithLogitsLoss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return the cross entropy of sigmoid(logits) and targets in [0, 1], of one shape."""
+    """Return the cross entropy of sigmoid(logits) and targets in [0, 1], of one shape.
+
+    Source: Bishop, "Neural Networks for Pattern Recognition", 1995, section 6.7.
+    """
     return _loss("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", reduction, name)
 
 
 def BCELoss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return the cross entropy of probabilities and targets in [0, 1]; logarithms from -100 on."""
+    """Return the cross entropy of probabilities and targets in [0, 1]; logarithms from -100 on.
+
+    Source: Bishop, "Neural Networks for Pattern Recognition", 1995, section 6.7.
+    """
     return _loss("BCELoss", "binary_cross_entropy", reduction, name)
 
 
 def NLLLoss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return -scores[label] of log-probabilities [..., classes] and integer labels [...]."""
+    """Return -scores[label] of log-probabilities [..., classes] and integer labels [...].
+
+    Source: Bishop, "Neural Networks for Pattern Recognition", 1995, section 6.9.
+    """
     return _loss("NLLLoss", "nll_loss", reduction, name)
 
 
@@ -66,12 +78,18 @@ def KLDivLoss(reduction: str = "mean", *, name: str = "") -> Module:
 
 
 def SoftMarginLoss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return log(1 + exp(-target * prediction)) for targets 1 and -1."""
+    """Return log(1 + exp(-target * prediction)) for targets 1 and -1.
+
+    Source: Friedman, Hastie, Tibshirani, Annals of Statistics 28 (2000): the binomial deviance.
+    """
     return _loss("SoftMarginLoss", "soft_margin_loss", reduction, name)
 
 
 def PoissonNLLLoss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return exp(prediction) - target * prediction, the prediction a log-rate of counts."""
+    """Return exp(prediction) - target * prediction, the prediction a log-rate of counts.
+
+    Source: McCullagh, Nelder, "Generalized Linear Models", 1989, chapter 6.
+    """
     return _loss("PoissonNLLLoss", "poisson_nll_loss", reduction, name)
 
 
@@ -84,6 +102,9 @@ def _build_cosine(self: Scope, prediction: Value, target: Any) -> Value:
 
 
 def CosineLoss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return 1 - the cosine of the angle between prediction and target, along the last axis."""
+    """Return 1 - the cosine of the angle between prediction and target, along the last axis.
+
+    Source: Barz, Denzler, WACV 2020, arXiv 1901.09054.
+    """
     options = {"reduction": choice("reduction", reduction, REDUCTIONS)}
     return layer("CosineLoss", _build_cosine, options, name=name)

@@ -5,6 +5,7 @@ Nodes are the rows of x [nodes, features]. Edge lists are stored in the declarat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def _column(values: np.ndarray, like: Value) -> Value:
     return ops.constant(values[:, None], like.dtype)
 
 
-def _places(values: Sequence[int]) -> Value:
+def _places(values: Sequence[int] | np.ndarray) -> Value:
     return ops.constant(np.asarray(values, np.int64))
 
 
@@ -128,14 +129,33 @@ def GraphConv(
 # --- graph attention ------------------------------------------------------------------------------
 
 
-def _edge_softmax(scores: Value, targets: Value, nodes: int, heads: int) -> Value:
+def _largest_of_target(scores: Value, targets: Sequence[int]) -> Value:
+    """Return for each edge the largest score [E, heads] among the edges that reach its target.
+
+    Edges are sorted by their targets; maxima of 1, 2, 4, ... neighbours then meet at the last edge
+    of each target, in as many steps as the largest number of edges has bits.
+    """
+    order = np.argsort(np.asarray(targets), kind="stable")
+    ends = np.asarray(targets)[order]
+    places = np.arange(len(ends))
+    first = np.searchsorted(ends, ends)
+    y, reach = ops.gather(scores, _places(order), axis=0), 1
+    while reach <= int((places - first).max()):
+        before = np.maximum(places - reach, first)
+        y = ops.maximum(y, ops.gather(y, _places(before), axis=0))
+        reach *= 2
+    last = np.searchsorted(ends, np.asarray(targets), side="right") - 1
+    return ops.gather(y, _places(last), axis=0)
+
+
+def _edge_softmax(scores: Value, targets: Sequence[int], nodes: int, heads: int) -> Value:
     """Return the weights of the edges [E, heads], which add up to one at each target."""
-    # One shift for all edges of a head: the same weights as a shift for each target, and finite
-    # where the scores of a head differ by less than what exp can hold.
-    top = ops.stop_gradient(ops.max(scores, axes=(0,), keepdims=True))
-    weights = ops.exp(scores - top)
-    total = ops.scatter_add(weights, targets, shape=(nodes, heads))
-    return weights / (ops.gather(total, targets, axis=0) + 1e-16)
+    # Each target has a shift of its own: with one for all, those whose scores lie far below the
+    # largest would lose all their weights to rounding.
+    top = ops.stop_gradient(_largest_of_target(scores, targets))
+    weights, places = ops.exp(scores - top), _places(targets)
+    total = ops.scatter_add(weights, places, shape=(nodes, heads))
+    return weights / ops.gather(total, places, axis=0)
 
 
 def _build_gat(self: Scope, x: Value) -> Value:
@@ -148,7 +168,7 @@ def _build_gat(self: Scope, x: Value) -> Value:
     arriving = ops.sum(h * self.attention_target, axes=(2,))
     scores = ops.gather(leaving, sources, axis=0) + ops.gather(arriving, targets, axis=0)
     scores = ops.leaky_relu(scores, slope=options["slope"])
-    weights = _edge_softmax(scores, targets, nodes, heads)
+    weights = _edge_softmax(scores, options["targets"], nodes, heads)
     edges = len(options["sources"])
     messages = ops.gather(h, sources, axis=0) * ops.reshape(weights, (edges, heads, 1))
     y = ops.scatter_add(messages, targets, shape=(nodes, heads, width))
@@ -245,10 +265,10 @@ def HypergraphConv(
     first = ("node_indices", node_indices, nodes)
     members, groups = _edges(first, ("hyperedge_indices", hyperedge_indices, hyperedges), 0)
     pairs = list(zip(members, groups, strict=True))
-    twice = [pair for pair in dict.fromkeys(pairs) if pairs.count(pair) > 1]
-    if twice:
+    twice = next((pair for pair, count in Counter(pairs).items() if count > 1), None)
+    if twice is not None:
         raise InvalidArgumentError(
-            f"node {twice[0][0]} belongs to hyperedge {twice[0][1]} twice: list a membership once"
+            f"node {twice[0]} belongs to hyperedge {twice[1]} twice: list a membership once"
         )
     options = {
         "nodes": nodes,

@@ -12,7 +12,7 @@ from typing import Any
 from frame import ops
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import is_count, numel, shape_text
+from frame.core.shapes import MAX_RANK, is_count, numel, shape_text
 from frame.ir.graph import Value
 from frame.nn.module import Builder, Module, Scope, Shared
 from frame.nn.parameters import (
@@ -33,11 +33,28 @@ TORCH_GAIN = 1 / math.sqrt(3.0)
 """The gain of torch's default: bounds of 1 / sqrt(fan_in)."""
 
 
-def positive(what: str, value: int, least: int = 1) -> int:
-    """Return an integer of at least `least`, or raise InvalidArgumentError that names `what`."""
+LARGEST = 2**31 - 1
+"""The largest number of features, steps or elements of a window that a layer takes."""
+
+
+def positive(what: str, value: int, least: int = 1, most: int = LARGEST) -> int:
+    """Return an integer from `least` to `most`, or raise InvalidArgumentError that names `what`."""
     if not is_count(value, least, int):
         raise InvalidArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
+    if value > most:
+        raise InvalidArgumentError(f"{what} must be at most {most}, got {value!r:.60}")
     return value
+
+
+def axis_of(axis: int) -> int:
+    """Return an axis, counted from either end, or raise InvalidArgumentError that names it."""
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise InvalidArgumentError(f"axis must be an integer, got {axis!r}")
+    if not -MAX_RANK <= axis < MAX_RANK:
+        raise InvalidArgumentError(
+            f"axis must be from {-MAX_RANK} to {MAX_RANK - 1}, got {axis!r:.60}"
+        )
+    return axis
 
 
 def finite(what: str, value: float, low: float = -math.inf) -> float:
@@ -142,7 +159,8 @@ def Linear(
     """Return x @ weight + bias over the last axis: [..., in_features] -> [..., out_features].
 
     The weight is stored [in_features, out_features]. Weight and bias begin as in torch: uniform
-    within 1 / sqrt(in_features); `init` replaces the weight's initialiser.
+    within 1 / sqrt(in_features); `init` replaces the weight's initialiser. Source: Rumelhart,
+    Hinton, Williams, Nature 323 (1986).
 
     Args:
         in_features: size of the last axis of x.
@@ -207,7 +225,8 @@ def Conv2d(
     """Return the convolution [N, in_channels, H, W] -> [N, out_channels, H', W'].
 
     The weight is [out_channels, in_channels / groups, height, width]; it and the bias begin as in
-    torch, uniform within 1 / sqrt(fan_in).
+    torch, uniform within 1 / sqrt(fan_in). Source: LeCun et al., Proceedings of the IEEE 86 (1998);
+    groups: Krizhevsky et al., NIPS 2012; dilation: Yu, Koltun, arXiv 1511.07122.
 
     Args:
         in_channels: channels of x.
@@ -282,7 +301,9 @@ def MaxPool2d(
 ) -> Module:
     """Return the largest element of each window of [N, C, H, W]; the stride is the window's size.
 
-    `padding` is a number, (height, width) or (top, bottom, left, right), and never wins.
+    `padding` is a number, (height, width) or (top, bottom, left, right), and never wins; of equal
+    elements the first gets the gradient. Source: Yamaguchi et al., ICSLP 1990; Ranzato et al.,
+    CVPR 2007.
     """
     return _pooling("MaxPool2d", _build_max_pool2d, kernel_size, stride, padding, name)
 
@@ -290,7 +311,10 @@ def MaxPool2d(
 def AvgPool2d(
     kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, *, name: str = ""
 ) -> Module:
-    """Return the mean of each window of [N, C, H, W]; padding counts as zeros."""
+    """Return the mean of each window of [N, C, H, W]; padding counts as zeros.
+
+    Source: LeCun et al., Proceedings of the IEEE 86 (1998).
+    """
     return _pooling("AvgPool2d", _build_avg_pool2d, kernel_size, stride, padding, name)
 
 
@@ -299,7 +323,10 @@ def _build_global_avg_pool2d(self: Scope, x: Value) -> Value:
 
 
 def GlobalAvgPool2d(*, name: str = "") -> Module:
-    """Return the mean of each channel: [N, C, H, W] -> [N, C]."""
+    """Return the mean of each channel: [N, C, H, W] -> [N, C].
+
+    Source: Lin, Chen, Yan, arXiv 1312.4400.
+    """
     return _layer("GlobalAvgPool2d", _build_global_avg_pool2d, {}, (), name)
 
 
@@ -428,62 +455,64 @@ def _activation(kind: str, op: str, name: str, **attributes: Any) -> Module:
 
 
 def ReLU(*, name: str = "") -> Module:
-    """Return max(x, 0)."""
+    """Return max(x, 0). Source: Nair, Hinton, ICML 2010."""
     return _activation("ReLU", "relu", name)
 
 
 def Sigmoid(*, name: str = "") -> Module:
-    """Return 1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x)). Source: Rumelhart, Hinton, Williams, Nature 323 (1986)."""
     return _activation("Sigmoid", "sigmoid", name)
 
 
 def Tanh(*, name: str = "") -> Module:
-    """Return tanh(x)."""
+    """Return tanh(x). Source: LeCun et al., "Efficient BackProp", LNCS 1524 (1998)."""
     return _activation("Tanh", "tanh", name)
 
 
 def GELU(approximate: str = "none", *, name: str = "") -> Module:
-    """Return x * Phi(x); `approximate` is "none" or "tanh"."""
+    """Return x * Phi(x), Phi the distribution function of the standard normal distribution.
+
+    `approximate` is "none", or "tanh" for the formula of the paper with tanh in the place of erf.
+    Source: Hendrycks, Gimpel, arXiv 1606.08415.
+    """
     if approximate not in ("none", "tanh"):
         raise InvalidArgumentError(f"approximate must be one of none, tanh, got {approximate!r}")
     return _activation("GELU", "gelu", name, approximate=approximate)
 
 
 def SiLU(*, name: str = "") -> Module:
-    """Return x * sigmoid(x)."""
+    """Return x * sigmoid(x). Source: Elfwing, Uchibe, Doya, arXiv 1702.03118."""
     return _activation("SiLU", "silu", name)
 
 
 def LeakyReLU(slope: float = 0.01, *, name: str = "") -> Module:
-    """Return x where x > 0, else slope * x."""
+    """Return x where x > 0, else slope * x. Source: Maas, Hannun, Ng, ICML 2013 (workshop)."""
     return _activation("LeakyReLU", "leaky_relu", name, slope=finite("slope", slope))
 
 
 def ELU(alpha: float = 1.0, *, name: str = "") -> Module:
-    """Return x where x > 0, else alpha * (exp(x) - 1)."""
+    """Return x where x > 0, else alpha * (exp(x) - 1). Source: Clevert et al., arXiv 1511.07289."""
     return _activation("ELU", "elu", name, alpha=finite("alpha", alpha))
 
 
 def ReLU6(*, name: str = "") -> Module:
-    """Return min(max(x, 0), 6)."""
+    """Return min(max(x, 0), 6). Source: Krizhevsky, CIFAR-10 report, 2010."""
     return _activation("ReLU6", "relu6", name)
 
 
 def Hardswish(*, name: str = "") -> Module:
-    """Return x * relu6(x + 3) / 6."""
+    """Return x * relu6(x + 3) / 6. Source: Howard et al., arXiv 1905.02244."""
     return _activation("Hardswish", "hardswish", name)
 
 
 def Softplus(*, name: str = "") -> Module:
-    """Return log(1 + exp(x))."""
+    """Return log(1 + exp(x)). Source: Dugas et al., NIPS 13 (2000)."""
     return _activation("Softplus", "softplus", name)
 
 
 def Softmax(axis: int = -1, *, name: str = "") -> Module:
-    """Return softmax along an axis."""
-    if isinstance(axis, bool) or not isinstance(axis, int):
-        raise InvalidArgumentError(f"axis must be an integer, got {axis!r}")
-    return _activation("Softmax", "softmax", name, axis=axis)
+    """Return exp(x) divided by its sum along an axis. Source: Bridle, NATO ASI F68 (1990)."""
+    return _activation("Softmax", "softmax", name, axis=axis_of(axis))
 
 
 # --- structure ------------------------------------------------------------------------------------
@@ -499,8 +528,12 @@ def _build_flatten(self: Scope, x: Value) -> Value:
 
 
 def Flatten(start: int = 1, *, name: str = "") -> Module:
-    """Join all axes from `start` on: [N, C, H, W] -> [N, C * H * W]."""
-    return _layer("Flatten", _build_flatten, {"start": positive("start", start, 0)}, (), name)
+    """Join all axes from `start` on: [N, C, H, W] -> [N, C * H * W].
+
+    Source: LeCun et al., Proceedings of the IEEE 86 (1998), where convolutions meet full layers.
+    """
+    options = {"start": positive("start", start, 0, MAX_RANK)}
+    return _layer("Flatten", _build_flatten, options, (), name)
 
 
 def _build_dropout(self: Scope, x: Value) -> Value:
@@ -536,6 +569,8 @@ def Sequential(
     shared: Mapping[str, Shared] | None = None,
 ) -> Module:
     """Apply children one after another; several results of one are the inputs of the next.
+
+    It computes nothing of its own, so there is no source.
 
     Args:
         name: the name, the first part of the paths of all parameters; may be left out.

@@ -40,7 +40,10 @@ def _build_mse_loss(self: Scope, prediction: Value, target: Any) -> Value:
 
 
 def MseLoss(reduction: str = "mean", *, name: str = "") -> Module:
-    """Return (prediction - target)**2, reduced to its mean (default), its sum, or not at all."""
+    """Return (prediction - target)**2, reduced to its mean (default), its sum, or not at all.
+
+    Source: Bishop, "Neural Networks for Pattern Recognition", 1995, section 6.1.
+    """
     options = (("reduction", _check_reduction(reduction)),)
     return Module(name, (), (), _build_mse_loss, "MseLoss", options)
 
@@ -103,6 +106,16 @@ def _checked_smoothing(value: float) -> float:
     return float(value)
 
 
+def _checked_label(label: int | None) -> int | None:
+    if label is None:
+        return None
+    if not is_count(label, -(2**31), int) or label >= 2**31:
+        raise InvalidArgumentError(
+            f"ignore_index must be an integer of 32 bits or None, got {label!r:.60}"
+        )
+    return label
+
+
 def _checked_weight(weight: Sequence[float] | None) -> tuple[float, ...] | None:
     if weight is None:
         return None
@@ -128,8 +141,9 @@ def CrossEntropyLoss(
 ) -> Module:
     """Return the softmax cross entropy of logits [..., classes] and integer labels [...].
 
-    Labels out of range are an error when the graph runs. Label smoothing: Szegedy et al.,
-    arXiv 1512.00567; it, weights and ignored labels have the semantics of torch.
+    Labels out of range are an error when the graph runs. Source: Bridle, NATO ASI F68 (1990);
+    label smoothing: Szegedy et al., arXiv 1512.00567; it, weights and ignored labels have the
+    semantics of torch.
 
     Args:
         label_smoothing: the share of the target that is spread over all classes, in [0, 1].
@@ -138,12 +152,10 @@ def CrossEntropyLoss(
         ignore_index: a label whose rows count nothing, such as padding; NaN if all rows are.
         name: the name in the parent.
     """
-    if ignore_index is not None and not is_count(ignore_index, -(2**31), int):
-        raise InvalidArgumentError(f"ignore_index must be an integer or None, got {ignore_index!r}")
     options = (
         ("label_smoothing", _checked_smoothing(label_smoothing)),
         ("reduction", _check_reduction(reduction)),
         ("weight", _checked_weight(weight)),
-        ("ignore_index", ignore_index),
+        ("ignore_index", _checked_label(ignore_index)),
     )
     return Module(name, (), (), _build_cross_entropy_loss, "CrossEntropyLoss", options)

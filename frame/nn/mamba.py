@@ -20,6 +20,8 @@ from frame.nn.spectral import FourierFilter1d
 
 # --- the paper's block ----------------------------------------------------------------------------
 
+MOST_STATES = 65536
+
 STEPS = (1e-3, 1e-1)
 """The step sizes that channels begin with, drawn uniformly on a logarithmic scale."""
 
@@ -115,7 +117,8 @@ def Mamba(
     """
     inner = positive("features", features) * positive("expand", expand)
     width = math.ceil(features / 16) if rank is None else positive("rank", rank)
-    log = np.log(np.tile(np.arange(1.0, positive("state", state) + 1), (inner, 1)))
+    rates = np.arange(1.0, positive("state", state, most=MOST_STATES) + 1)
+    log = np.log(np.tile(rates, (inner, 1)))
     bound = width**-0.5
     specs = (
         param((width, inner), uniform(-bound, bound), dtype=dtype, name="dt_weight"),

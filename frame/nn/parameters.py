@@ -314,11 +314,21 @@ def param(
 
     `init` defaults to Kaiming's uniform values with the gain of torch's Linear where there are two
     axes or more, and to zeros otherwise.
+
+    Raises:
+        InvalidArgumentError: the dtype is none that gradients are computed in, and it is trainable;
+            a size is no number; or the initialiser does not fit.
     """
     sizes = as_shape(shape)
+    element = _dtype(dtype)
+    if trainable and (not element.is_float or element.storage_only):
+        raise InvalidArgumentError(
+            "dtype of a trainable parameter must be a float that is computed with, such as "
+            f"float32 or bfloat16, got {element}; trainable=False declares others"
+        )
     if init is None:
         init = kaiming_uniform(1 / math.sqrt(3.0)) if len(sizes) > 1 else zeros()
-    return ParamSpec(name, TensorType(_dtype(dtype), sizes), init, Role.PARAMETER, trainable)
+    return ParamSpec(name, TensorType(element, sizes), init, Role.PARAMETER, trainable)
 
 
 def buffer(

@@ -63,7 +63,7 @@ def MaxPool1d(
 ) -> Module:
     """Return the largest element of each window of [N, C, L]; the stride is the window's size.
 
-    `padding` is a number or (before, behind), and never wins.
+    `padding` is a number or (before, behind), and never wins. Source: Yamaguchi et al., ICSLP 1990.
     """
     return _pool1d("MaxPool1d", _build_max_pool1d, kernel_size, stride, padding, name)
 
@@ -75,7 +75,10 @@ def AvgPool1d(
     *,
     name: str = "",
 ) -> Module:
-    """Return the mean of each window of [N, C, L]; padding counts as zeros."""
+    """Return the mean of each window of [N, C, L]; padding counts as zeros.
+
+    Source: LeCun et al., Proceedings of the IEEE 86 (1998), there for images.
+    """
     return _pool1d("AvgPool1d", _build_avg_pool1d, kernel_size, stride, padding, name)
 
 

@@ -13,6 +13,8 @@ from frame.nn.layers import positive
 from frame.nn.module import Module, Scope
 from frame.nn.parameters import ParamSpec, param, uniform
 
+MOST_LAYERS = 1024
+
 Step = Callable[["_Weights", Value, tuple[Value, ...]], tuple[Value, ...]]
 
 
@@ -118,7 +120,7 @@ def _recurrent(
     init = uniform(-bound, bound)
     specs: list[ParamSpec] = []
     directions = (False, True) if bidirectional else (False,)
-    for number_ in range(positive("num_layers", num_layers)):
+    for number_ in range(positive("num_layers", num_layers, most=MOST_LAYERS)):
         fan_in = input_size if number_ == 0 else hidden_size * len(directions)
         for backward in directions:
             end = _suffix(number_, backward)

@@ -250,6 +250,7 @@ def Idwt1d(
 
     L = 2 * L' - taps + 2, and 2 * L' for "periodization". After "valid" the taps - 2 samples at
     each end, which too few windows read, come out incomplete: it is then the transposed transform.
+    Source: Mallat, IEEE PAMI 11 (1989).
 
     Args:
         wavelet: the wavelet of the decomposition.
@@ -271,7 +272,7 @@ def Idwt2d(
 ) -> Module:
     """Return the inverse of Dwt2d: [N, 4 * C, H', W'] -> [N, C, H, W], as `pywt.idwt2`.
 
-    Arguments are those of Idwt1d; `size` is (H, W), or one number for both.
+    Arguments and source are those of Idwt1d; `size` is (H, W), or one number for both.
     """
     sizes = None if size is None else pair("size", size)
     options = {**_options(wavelet, mode), "size": sizes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 
 import pytest
 
@@ -89,6 +90,35 @@ def arguments(factory, parameter, value):
     bound = signature.bind(*BASE.get(factory, ()))
     bound.arguments[parameter] = value
     return bound
+
+
+# annotation -> values of the right type that no factory takes.
+BEYOND = {
+    "int": (10**30,),
+    "float": (math.inf, -math.inf),
+    "int | None": (10**30,),
+    "Pair": ((1, 10**30),),
+    "DTypeLike": ("int32", "bool", "float8_e4m3fn"),
+}
+
+
+@pytest.mark.parametrize("factory", catalogue.factories())
+def test_values_beyond_all_ranges_are_refused_by_name(factory):
+    found = {
+        f"{parameter.name}={value!r}": text
+        for parameter in inspect.signature(getattr(nn, factory)).parameters.values()
+        for value in BEYOND.get(parameter.annotation, ())
+        if (text := fault(factory, parameter, value))
+    }
+    assert not found
+
+
+def test_every_factory_names_its_source():
+    for factory in catalogue.factories():
+        text = " ".join((inspect.getdoc(getattr(nn, factory)) or "").split())
+        assert re.search(r"\b[Ss]ources?\b", text), factory
+        if not re.search(r"no source|those of", text):
+            assert re.search(r"(19|20)\d\d|arXiv \d{4}\.\d{4,5}", text), factory
 
 
 def test_every_factory_can_be_called():

@@ -196,6 +196,26 @@ def test_hypergraph_convolution_is_the_product_of_the_paper():
     close(run(module, x)[0], degree * (h / h.sum(0) @ (h.T @ (degree * x @ weight))), ROUNDED)
 
 
+def test_graph_attention_is_a_softmax_at_each_target():
+    """Also where one target's scores lie so far below another's that exp of both is lost."""
+    sources, targets = [0, 1, 2, 3, 0, 2, 1], [1, 3, 1, 1, 2, 1, 1]
+    module = nn.GATConv(4, 2, 4, sources, targets, heads=2, bias=False)
+    x, w = smooth(4, 2, seed=3), named(module)
+    x[0] *= 4000
+    h = (x @ w["linear.weight"]).reshape(4, 2, 2)
+    leaving, arriving = (np.sum(h * w[f"attention_{end}"], 2) for end in ("source", "target"))
+    scores = leaving[sources] + arriving[targets]
+    scores = np.where(scores > 0, scores, 0.2 * scores)
+    assert np.ptp(scores, axis=0).max() > 200
+    expected = np.zeros((4, 2, 2))
+    for target in set(targets):
+        edges = [k for k, each in enumerate(targets) if each == target]
+        weights = np.exp(scores[edges] - scores[edges].max(0))
+        weights = weights / weights.sum(0)
+        expected[target] = np.sum(h[[sources[k] for k in edges]] * weights[..., None], 0)
+    close(run(module, x)[0], expected.reshape(4, 4), ROUNDED)
+
+
 def test_graph_attention_of_equal_features_is_their_mean():
     module = nn.GATConv(3, 2, 4, [0, 1, 2], [2, 2, 2], heads=2)
     x = np.tile(smooth(1, 2), (3, 1))

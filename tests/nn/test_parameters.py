@@ -17,7 +17,8 @@ BIG = (400, 300)
 
 
 def values(init, shape=BIG, name="w", seed=3, dtype=float32):
-    return nn.materialize(nn.param(shape, init, dtype=dtype, name=name), seed)
+    spec = nn.param(shape, init, dtype=dtype, trainable=dtype.is_float, name=name)
+    return nn.materialize(spec, seed)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,10 @@ def test_bad_declarations():
         nn.kaiming_normal(mode="fan")
     with pytest.raises(InvalidArgumentError, match="floats"):
         values(nn.uniform(), dtype=int64)
+    with pytest.raises(InvalidArgumentError, match="trainable parameter must be a float .*int64"):
+        nn.param((3,), dtype=int64)
+    with pytest.raises(InvalidArgumentError, match="float that is computed with"):
+        nn.param((3,), dtype="float8_e4m3fn")
     with pytest.raises(InvalidArgumentError, match="role"):
         ParamSpec("w", TensorType(float32, (2,)), role=Role.INPUT)
 
