@@ -81,6 +81,7 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.nn.attention import TransformerEncoderBlock as TransformerEncoderBlock
     from frame.nn.common import AFF as AFF
     from frame.nn.common import Conv1d as Conv1d
+    from frame.nn.common import ConvTranspose1d as ConvTranspose1d
     from frame.nn.common import ConvTranspose2d as ConvTranspose2d
     from frame.nn.common import Embedding as Embedding
     from frame.nn.common import GlobalAvgPool as GlobalAvgPool
@@ -105,6 +106,10 @@ if TYPE_CHECKING:  # what __getattr__ below loads at the first use
     from frame.nn.mamba import FourierMamba as FourierMamba
     from frame.nn.mamba import Mamba as Mamba
     from frame.nn.mamba import SimpleMamba as SimpleMamba
+    from frame.nn.multilevel import Wavedec1d as Wavedec1d
+    from frame.nn.multilevel import Wavedec2d as Wavedec2d
+    from frame.nn.multilevel import Waverec1d as Waverec1d
+    from frame.nn.multilevel import Waverec2d as Waverec2d
     from frame.nn.pooling import AvgPool1d as AvgPool1d
     from frame.nn.pooling import GlobalMaxPool as GlobalMaxPool
     from frame.nn.pooling import MaxPool1d as MaxPool1d
@@ -143,6 +148,7 @@ _PLACES = {
     "frame.nn.common": (
         "AFF",
         "Conv1d",
+        "ConvTranspose1d",
         "ConvTranspose2d",
         "Embedding",
         "GlobalAvgPool",
@@ -166,6 +172,7 @@ _PLACES = {
     ),
     "frame.nn.graphs": ("GATConv", "GraphConv", "HypergraphConv"),
     "frame.nn.mamba": ("FourierMamba", "Mamba", "SimpleMamba"),
+    "frame.nn.multilevel": ("Wavedec1d", "Wavedec2d", "Waverec1d", "Waverec2d"),
     "frame.nn.pooling": ("AvgPool1d", "GlobalMaxPool", "MaxPool1d"),
     "frame.nn.recurrent": ("GRU", "LSTM"),
     "frame.nn.spectral": (

@@ -170,6 +170,64 @@ def ConvTranspose2d(
     return layer("ConvTranspose2d", _build_transpose, options, specs, name=name)
 
 
+def _build_transpose1d(self: Scope, x: Value) -> Value:
+    options = self.options
+    of_shape("ConvTranspose1d", x, "N", options["in_channels"], "L")
+    crop, more = options["padding"], options["output_padding"]
+    y = ops.conv_transpose2d(
+        ops.unsqueeze(x, 2),
+        ops.unsqueeze(self.weight, 2),
+        strides=(1, options["stride"]),
+        padding=(0, 0, crop, crop),
+        output_padding=(0, more),
+        dilation=(1, options["dilation"]),
+        groups=options["groups"],
+    )
+    return _with_bias(ops.squeeze(y, 2), self)
+
+
+def ConvTranspose1d(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
+    stride: int = 1,
+    padding: int = 0,
+    output_padding: int = 0,
+    groups: int = 1,
+    bias: bool = True,
+    dilation: int = 1,
+    *,
+    name: str = "",
+    dtype: DTypeLike = float32,
+    init: Initialiser | None = None,
+) -> Module:
+    """Return the transposed convolution [N, in_channels, L] -> [N, out_channels, L'].
+
+    L' = (L - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1. The weight
+    is [in_channels, out_channels / groups, kernel_size]. Arguments and sources are those of
+    ConvTranspose2d, with numbers in the place of pairs.
+    """
+    divides("in_channels", in_channels, "groups", groups)
+    width = divides("out_channels", out_channels, "groups", groups)
+    options = {
+        "in_channels": in_channels,
+        "out_channels": out_channels,
+        "kernel_size": positive("kernel_size", kernel_size),
+        "stride": positive("stride", stride),
+        "padding": positive("padding", padding, 0),
+        "output_padding": positive("output_padding", output_padding, 0),
+        "groups": groups,
+        "bias": bias,
+        "dilation": positive("dilation", dilation),
+    }
+    start = init or kaiming_uniform(TORCH_GAIN)
+    specs = [param((in_channels, width, kernel_size), start, dtype=dtype, name="weight")]
+    if bias:
+        bound = 1 / math.sqrt(width * kernel_size)
+        specs.append(param(out_channels, uniform(-bound, bound), dtype=dtype, name="bias"))
+    return layer("ConvTranspose1d", _build_transpose1d, options, specs, name=name)
+
+
 def _build_global_pool(self: Scope, x: Value) -> Value:
     return ops.global_avg_pool(x, keepdims=self.options["keepdims"])
 

@@ -30,7 +30,8 @@ _REPEATED: Mapping[str, str] = {
     "reflect": "reflect",
     "periodic": "wrap",
 }
-MODES = ("zero", *_REPEATED, "periodization", "valid")
+_COMBINED = ("smooth", "antisymmetric", "antireflect")  # those that weigh samples
+MODES = ("zero", *_REPEATED, *_COMBINED, "periodization", "valid")
 """How a signal goes on beyond its ends; "valid" lets no window leave it."""
 
 JOINT = 2
@@ -87,6 +88,8 @@ def _extended(kind: str, x: Value, axis: int, taps: int, mode: str) -> Value:
         low, high = ([0] * x.rank for _ in range(2))
         low[axis], high[axis] = before, behind
         return ops.pad(x, tuple(low), tuple(high)) if before or behind else x
+    if mode in _COMBINED:
+        return _with_combined_ends(x, axis, size, before, behind, mode)
     places = np.arange(size)
     if mode == "periodization":
         places = np.append(places, places[-1:]) if size % 2 else places
@@ -94,6 +97,55 @@ def _extended(kind: str, x: Value, axis: int, taps: int, mode: str) -> Value:
     else:
         places = np.pad(places, (before, behind), _REPEATED[mode])  # type: ignore[call-overload]
     return _taken(x, places, axis)
+
+
+def _combined(size: int, before: int, behind: int, mode: str) -> np.ndarray:
+    """Return the weights [before + size + behind, size] of the samples that a signal goes on with.
+
+    "smooth" is a line through the last two samples, "antisymmetric" the mirror image with the other
+    sign, "antireflect" the image in the last sample as a point.
+    """
+    own, around = np.eye(size), ((before, behind), (0, 0))
+    if size == 1 and mode != "antisymmetric":
+        return np.pad(own, around, "edge")
+    if mode == "antireflect":
+        return np.pad(own, around, "reflect", reflect_type="odd")
+    if mode == "antisymmetric":
+        images = np.arange(-before, size + behind) // size
+        signs = np.where(images % 2, -1.0, 1.0)[:, None]
+        return np.pad(own, around, "symmetric") * signs
+    steps = np.arange(1, max(before, behind) + 1)[:, None]
+    low = own[0] + steps[:before][::-1] * (own[0] - own[1])
+    high = own[-1] + steps[:behind] * (own[-1] - own[-2])
+    return np.concatenate([low, own, high])
+
+
+def _with_combined_ends(
+    x: Value, axis: int, size: int, before: int, behind: int, mode: str
+) -> Value:
+    """Return x with samples before and behind it that are sums of weighted ones of its own."""
+    # The ends of a long signal depend on as many samples as they have, and one more.
+    read = min(size, max(before, behind, 1) + 1)
+    weights = _combined(read, before, behind, mode)
+    ends = (
+        (0, weights[:before]),
+        (size - read, weights[before + read :]),
+    )
+    low, high = (_weighed(x, axis, start, start + read, rows) for start, rows in ends)
+    return ops.concat([*low, x, *high], axis=axis)
+
+
+def _weighed(x: Value, axis: int, start: int, stop: int, weights: np.ndarray) -> list[Value]:
+    """Return the sums of samples `start` to `stop` by each row of weights; none for no row."""
+    if not len(weights):
+        return []
+    starts, stops = [0] * x.rank, list(x.shape)
+    starts[axis], stops[axis] = start, stop
+    part = ops.slice(x, tuple(starts), tuple(stops))
+    rows = ops.constant(weights, x.dtype)
+    if axis == x.rank - 1:
+        return [ops.matmul(part, rows, transpose_b=True)]
+    return [ops.matmul(rows, part)]
 
 
 def _taken(x: Value, places: np.ndarray, axis: int) -> Value:
@@ -106,7 +158,7 @@ def _strides(axes: Axes) -> tuple[int, int]:
     return (2 if 2 in axes else 1), (2 if 3 in axes else 1)
 
 
-def _decomposed(kind: str, images: Value, options: Mapping[str, str], axes: Axes) -> Value:
+def decomposed(kind: str, images: Value, options: Mapping[str, str], axes: Axes) -> Value:
     """Return the subbands of images [M, 1, H, W]: [M, 2 ** axes, H', W']."""
     wavelet, mode = options["wavelet"], options["mode"]
     taps = 2 * moments(wavelet)
@@ -124,18 +176,19 @@ def _decomposed(kind: str, images: Value, options: Mapping[str, str], axes: Axes
 def _build_dwt1d(self: Scope, x: Value) -> Value:
     batch, channels, size = of_shape("Dwt1d", x, "N", "C", "L").shape
     images = ops.reshape(x, (batch * channels, 1, 1, size))
-    y = _decomposed("Dwt1d", images, self.options, (3,))
+    y = decomposed("Dwt1d", images, self.options, (3,))
     return ops.reshape(y, (batch, channels * 2, y.shape[3]))
 
 
 def _build_dwt2d(self: Scope, x: Value) -> Value:
     batch, channels, height, width = of_shape("Dwt2d", x, "N", "C", "H", "W").shape
     images = ops.reshape(x, (batch * channels, 1, height, width))
-    y = _decomposed("Dwt2d", images, self.options, (2, 3))
+    y = decomposed("Dwt2d", images, self.options, (2, 3))
     return ops.reshape(y, (batch, channels * 4, *y.shape[2:]))
 
 
-def _options(wavelet: str, mode: str) -> dict[str, str]:
+def wavelet_options(wavelet: str, mode: str) -> dict[str, str]:
+    """Return the checked options that all transforms share."""
     moments(wavelet)
     return {"wavelet": wavelet, "mode": choice("mode", mode, MODES)}
 
@@ -154,11 +207,11 @@ def Dwt1d(wavelet: str = "haar", mode: str = "symmetric", *, name: str = "") -> 
             moments and 2 * N taps. Where a text numbers wavelets by taps, its "db4" (also D4, the
             four taps (1 + r, 3 + r, 3 - r, 1 - r) / (4 * sqrt(2)) with r = sqrt(3)) is "db2" here.
         mode: how x goes on beyond its ends, as in PyWavelets: "zero", "constant", "symmetric",
-            "reflect", "periodic" or "periodization"; or "valid": it does not, the windows are
-            those of a convolution without padding.
+            "reflect", "periodic", "smooth", "antisymmetric", "antireflect" or "periodization"; or
+            "valid": it does not, the windows are those of a convolution without padding.
         name: the name in the parent.
     """
-    return layer("Dwt1d", _build_dwt1d, _options(wavelet, mode), name=name)
+    return layer("Dwt1d", _build_dwt1d, wavelet_options(wavelet, mode), name=name)
 
 
 def Dwt2d(wavelet: str = "haar", mode: str = "symmetric", *, name: str = "") -> Module:
@@ -168,7 +221,7 @@ def Dwt2d(wavelet: str = "haar", mode: str = "symmetric", *, name: str = "") -> 
     `pywt.dwt2` calls cA, cH, cV, cD. LH is high from row to row (horizontal edges), HL along the
     rows. Arguments, sizes and sources are those of Dwt1d.
     """
-    return layer("Dwt2d", _build_dwt2d, _options(wavelet, mode), name=name)
+    return layer("Dwt2d", _build_dwt2d, wavelet_options(wavelet, mode), name=name)
 
 
 # --- reconstruction -------------------------------------------------------------------------------
@@ -185,7 +238,7 @@ def _crop(taps: int, mode: str) -> tuple[int, int]:
     return 0, taps - 2
 
 
-def _reconstructed(kind: str, images: Value, options: Mapping[str, str], axes: Axes) -> Value:
+def reconstructed(kind: str, images: Value, options: Mapping[str, str], axes: Axes) -> Value:
     """Return images [M, 1, H, W] of their subbands [M, 2 ** axes, H', W']."""
     wavelet, mode = options["wavelet"], options["mode"]
     taps = 2 * moments(wavelet)
@@ -203,7 +256,7 @@ def _reconstructed(kind: str, images: Value, options: Mapping[str, str], axes: A
     return images
 
 
-def _cut(kind: str, y: Value, sizes: Sequence[int] | None) -> Value:
+def cut(kind: str, y: Value, sizes: Sequence[int] | None) -> Value:
     """Return y cut to the sizes of the signal, one less than its own where that was odd."""
     if sizes is None:
         return y
@@ -231,16 +284,16 @@ def _build_idwt1d(self: Scope, x: Value) -> Value:
     batch, _, size = of_shape("Idwt1d", x, "N", "C", "L").shape
     channels = _channels("Idwt1d", x, 2)
     images = ops.reshape(x, (batch * channels, 2, 1, size))
-    y = _reconstructed("Idwt1d", images, self.options, (3,))
-    return _cut("Idwt1d", ops.reshape(y, (batch, channels, y.shape[3])), self.options["size"])
+    y = reconstructed("Idwt1d", images, self.options, (3,))
+    return cut("Idwt1d", ops.reshape(y, (batch, channels, y.shape[3])), self.options["size"])
 
 
 def _build_idwt2d(self: Scope, x: Value) -> Value:
     batch, _, height, width = of_shape("Idwt2d", x, "N", "C", "H", "W").shape
     channels = _channels("Idwt2d", x, 4)
     images = ops.reshape(x, (batch * channels, 4, height, width))
-    y = _reconstructed("Idwt2d", images, self.options, (2, 3))
-    return _cut("Idwt2d", ops.reshape(y, (batch, channels, *y.shape[2:])), self.options["size"])
+    y = reconstructed("Idwt2d", images, self.options, (2, 3))
+    return cut("Idwt2d", ops.reshape(y, (batch, channels, *y.shape[2:])), self.options["size"])
 
 
 def Idwt1d(
@@ -259,7 +312,7 @@ def Idwt1d(
         name: the name in the parent.
     """
     sizes = None if size is None else (positive("size", size),)
-    options = {**_options(wavelet, mode), "size": sizes}
+    options = {**wavelet_options(wavelet, mode), "size": sizes}
     return layer("Idwt1d", _build_idwt1d, options, name=name)
 
 
@@ -275,5 +328,5 @@ def Idwt2d(
     Arguments and source are those of Idwt1d; `size` is (H, W), or one number for both.
     """
     sizes = None if size is None else pair("size", size)
-    options = {**_options(wavelet, mode), "size": sizes}
+    options = {**wavelet_options(wavelet, mode), "size": sizes}
     return layer("Idwt2d", _build_idwt2d, options, name=name)

@@ -23,6 +23,7 @@ BASE = {
     "BatchNorm2d": (3,),
     "Conv1d": (2, 4, 3),
     "Conv2d": (2, 4, 3),
+    "ConvTranspose1d": (2, 4, 3),
     "ConvTranspose2d": (2, 4, 3),
     "Embedding": (5, 3),
     "Fno1dBlock": (2, 2, 2),

@@ -18,6 +18,12 @@ LAYERS = {
     "dwt2d_haar": (nn.Dwt2d(), (2, 3, 8, 9)),
     "dwt2d": (nn.Dwt2d("db2", "zero"), (2, 2, 7, 8)),
     "idwt2d": (nn.Idwt2d("db2", "periodization"), (2, 4, 3, 4)),
+    "decomposition": (
+        nn.Sequential([nn.Wavedec1d("db2", "smooth"), nn.Waverec1d("db2")]),
+        (2, 3, 22),
+    ),
+    "transposed1d": (nn.ConvTranspose1d(3, 4, 3, 2, 1, output_padding=1), (2, 3, 13)),
+    "gat": (nn.GATConv(4, 6, 8, [0, 1, 2, 3, 0, 2], [1, 3, 1, 1, 2, 1], heads=2), (4, 6)),
     "spectral1d": (nn.SpectralConv1d(3, 4, 5), (2, 3, 90)),
     "spectral2d": (nn.SpectralConv2d(2, 3, (4, 3)), (2, 2, 8, 9)),
     "filter": (nn.FourierFilter1d(2, 130), (2, 2, 130)),

@@ -95,6 +95,24 @@ def test_a_long_recurrence_has_no_more_nodes_than_a_short_one():
     assert nodes(1000) == nodes(10)
 
 
+# --- convolutions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_transposed_convolution_spreads_each_element(groups):
+    module = nn.ConvTranspose1d(4, 6, 3, 2, 1, output_padding=1, groups=groups, dilation=2)
+    x, w = smooth(2, 4, 5), named(module)
+    assert w["weight"].shape == (4, 6 // groups, 3)
+    whole = np.zeros((2, 6, 2 * 4 + 2 * 2 + 1 + 1))
+    for i in range(4):
+        first = i // (4 // groups) * (6 // groups)
+        for t in range(5):
+            for k in range(3):
+                spread = x[:, i, t, None] * w["weight"][i, :, k]
+                whole[:, first : first + 6 // groups, 2 * t + 2 * k] += spread
+    close(run(module, x)[0], whole[:, :, 1:-1] + w["bias"][:, None])
+
+
 # --- attention ------------------------------------------------------------------------------------
 
 

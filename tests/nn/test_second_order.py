@@ -27,6 +27,7 @@ LAYERS = {
     "CELU": ((), {}, [(3,)]),
     "Conv1d": ((1, 2, 2), WIDE, [(1, 1, 3)]),
     "Conv2d": ((2, 2, 2), {"groups": 2, **WIDE}, [(1, 2, 2, 2)]),
+    "ConvTranspose1d": ((2, 2, 2), {"stride": 2, "groups": 2, **WIDE}, [(1, 2, 2)]),
     "ConvTranspose2d": ((1, 1, 2), {"stride": 2, **WIDE}, [(1, 1, 1, 2)]),
     "CosineLoss": ((), {}, [(2, 2)] * 2),
     "CrossEntropyLoss": ((0.1, "mean", (1.0, 2.0)), {}, [(3, 2), "labels"]),
@@ -93,6 +94,10 @@ LAYERS = {
     "Tanh": ((), {}, [(3,)]),
     "TransformerDecoderBlock": ((2, 1, 2), {"activation": "gelu", **WIDE}, [(1, 2, 2)] * 2),
     "TransformerEncoderBlock": ((2, 1, 2), {"norm": "pre", **WIDE}, [(1, 2, 2)]),
+    "Wavedec1d": (("db2", "smooth", 2), {}, [(1, 1, 4)]),
+    "Wavedec2d": ((), {"levels": 1}, [(1, 1, 2, 3)]),
+    "Waverec1d": ((), {}, [(1, 1, 1), (1, 1, 1), (1, 1, 2)]),
+    "Waverec2d": ((), {}, [(1, 1, 1, 1), (1, 3, 1, 1)]),
 }
 
 SURROGATES = {"LIFCell", "SnnClassifier"}

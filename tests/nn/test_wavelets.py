@@ -79,8 +79,21 @@ def sample(x, n, mode):
     if mode == "reflect":
         n %= max(2 * size - 2, 1)
         return x[n if n < size else 2 * size - 2 - n]
+    beyond = -n if n < 0 else n - size + 1
+    if mode == "smooth":
+        ends = (x[0], x[min(1, size - 1)]) if n < 0 else (x[-1], x[max(-2, -size)])
+        return ends[0] + beyond * (ends[0] - ends[1])
+    if mode == "antisymmetric":
+        return -sample(x, beyond - 1 if n < 0 else size - beyond, mode)
+    if mode == "antireflect":
+        return x[0] if size == 1 else _antireflected(x, n, beyond)
     edges = {"zero": 0.0, "constant": x[0 if n < 0 else -1], "periodic": x[n % size]}
     return edges[mode]
+
+
+def _antireflected(x, n, beyond):
+    place, end = (beyond, x[0]) if n < 0 else (len(x) - 1 - beyond, x[-1])
+    return 2 * end - sample(x, place, "antireflect")
 
 
 def windows(size, taps, mode):
@@ -158,10 +171,59 @@ def test_numbers_of_pywavelets():
         "reflect": [4.73369278, 2.97839784, 9.80576018, 19.9431969, 22.70955541],
         "periodization": [9.74265762, 6.05900012, 14.11377064, 26.61236797],
         "periodic": [22.44869343, 2.97839784, 9.80576018, 21.71571116, 9.74265762],
+        "smooth": [-2.1180364, 2.97839784, 9.80576018, 18.95364868, 29.61949729],
+        "antisymmetric": [-2.34442324, 2.97839784, 9.80576018, 24.24181858, -8.39528661],
+        "antireflect": [-2.37849742, 2.97839784, 9.80576018, 18.95364868, 29.67364801],
     }
     for mode, expected in rows.items():
         y = run(nn.Dwt1d("db2", mode), x)
         np.testing.assert_allclose(y[0, 0], expected, atol=1e-8)
+
+
+def test_a_decomposition_applies_the_transform_to_each_approximation():
+    x, transform = signal(2, 3, 11), nn.Dwt1d("db2", "smooth")
+    low, *details = interpret(graph_of(nn.Wavedec1d("db2", "smooth", 3), x.shape), [x])
+    expected = x
+    for detail in reversed(details):
+        bands = run(transform, expected)
+        expected = bands[:, ::2]
+        np.testing.assert_allclose(detail, bands[:, 1::2], rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(low, expected, rtol=1e-13, atol=1e-14)
+    shapes = [low.shape, *(detail.shape for detail in details)]
+    assert shapes == [(2, 3, 4), (2, 3, 4), (2, 3, 5), (2, 3, 7)]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "valid"])
+def test_decompositions_and_their_inverses(mode):
+    x = signal(2, 2, 13)
+    pair = nn.Sequential([nn.Wavedec1d("db3", mode), nn.Waverec1d("db3", mode, 13)])
+    np.testing.assert_allclose(run(pair, x), x, rtol=1e-10, atol=1e-11)
+    images = signal(1, 2, 5, 6)
+    parts = [nn.Wavedec2d("haar", mode, 2), nn.Waverec2d("haar", mode, (5, 6))]
+    np.testing.assert_allclose(run(nn.Sequential(parts), images), images, rtol=1e-11, atol=1e-12)
+
+
+def test_the_details_of_images_are_the_subbands_of_each_level():
+    x = signal(1, 2, 6, 4)
+    low, second, first = interpret(graph_of(nn.Wavedec2d("haar", levels=2), x.shape), [x])
+    bands = run(nn.Dwt2d(), x).reshape(1, 2, 4, 3, 2)
+    np.testing.assert_array_equal(first, bands[:, :, 1:].reshape(1, 6, 3, 2))
+    deeper = run(nn.Dwt2d(), np.ascontiguousarray(bands[:, :, 0])).reshape(1, 2, 4, 2, 1)
+    np.testing.assert_array_equal(second, deeper[:, :, 1:].reshape(1, 6, 2, 1))
+    np.testing.assert_array_equal(low, deeper[:, :, 0])
+
+
+def test_decompositions_of_pywavelets():
+    x = (np.arange(11.0) ** 1.5).reshape(1, 1, 11)
+    expected = [
+        [0.35355339, 0.7980593, 6.05900012, 14.11377064, 24.16831462, 36.50990648, 44.84927771],
+        [-0.61237244, -0.36766738, -0.2382702, -0.1916505, -0.16492174, 2.20025222, 0.47739708],
+    ]  # pywt.wavedec(x, "db2"), version 1.8
+    found = interpret(graph_of(nn.Wavedec1d("db2"), x.shape), [x])
+    assert len(found) == len(expected) == 2
+    for received, row in zip(found, expected, strict=True):
+        np.testing.assert_allclose(received.ravel(), row, atol=1e-7)
+    assert len(graph_of(nn.Wavedec1d("haar"), (1, 1, 16)).outputs) == 5
 
 
 @pytest.mark.parametrize("wavelet", ["haar", "db2", "db7"])
@@ -188,6 +250,8 @@ def test_batch_and_length_may_be_symbols():
         (nn.Idwt1d("db2", "periodization"), (1, 2, 3)),
         (nn.Dwt2d("db2"), (1, 1, 4, 3)),
         (nn.Idwt2d("haar", size=(3, 4)), (1, 4, 2, 2)),
+        (nn.Dwt1d("db3", "antisymmetric"), (1, 1, 3)),
+        (nn.Wavedec2d("haar", "antireflect", 2), (1, 1, 3, 4)),
     ],
     ids=lambda value: value.kind if isinstance(value, nn.Module) else "",
 )
@@ -207,6 +271,12 @@ def test_gradients(module, shape):
         (lambda: graph_of(nn.Dwt1d(), (2, 3)), r"Dwt1d takes an input \[N, C, L\]"),
         (lambda: graph_of(nn.Idwt1d(), (2, 3, 4)), "does not divide by 2"),
         (lambda: graph_of(nn.Idwt1d(size=6), (2, 2, 4)), "size of Idwt1d must be"),
+        (lambda: nn.Wavedec1d(levels=0), "levels must be an integer of at least 1, got 0"),
+        (lambda: graph_of(nn.Wavedec1d("db4"), (1, 1, 6)), "no level of db4 fits into"),
+        (lambda: graph_of(nn.Wavedec2d(), (1, 1, 6)), r"takes an input \[N, C, H, W\]"),
+        (lambda: graph_of(nn.Waverec1d(), (1, 1, 6)), "received no detail"),
+        (lambda: graph_of(nn.Waverec1d(), (1, 1, 4), (1, 1, 6)), "size of Waverec1d must be"),
+        (lambda: graph_of(nn.Waverec2d(), (1, 1, 2, 2), (1, 4, 2, 2)), "divide by 3"),
     ],
 )
 def test_bad_arguments(make, message):
