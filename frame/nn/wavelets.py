@@ -16,7 +16,7 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import exact_divide, known, shape_text
+from frame.core.shapes import Size, exact_divide, known, shape_text
 from frame.ir.graph import Value
 from frame.nn.checks import choice, layer, of_shape
 from frame.nn.daubechies import filters, moments
@@ -256,7 +256,7 @@ def reconstructed(kind: str, images: Value, options: Mapping[str, str], axes: Ax
     return images
 
 
-def cut(kind: str, y: Value, sizes: Sequence[int] | None) -> Value:
+def cut(kind: str, y: Value, sizes: Sequence[Size] | None) -> Value:
     """Return y cut to the sizes of the signal, one less than its own where that was odd."""
     if sizes is None:
         return y
