@@ -320,6 +320,25 @@ def selective_scan(x: Value, delta: Value, decay: Value, b: Value, c: Value) -> 
     return ops.transpose(y, (1, 0, 2))
 
 
+def trained_scan(batch: int, length: int, width: int, state: int) -> Module:
+    """Return the selective scan of x [batch, length, width], every operand of which is trained.
+
+    x enters as x + shift, so that the gradient of the parameter `shift` is that of x.
+    """
+
+    @nn.module(
+        shift=nn.param((batch, length, width), nn.normal(0.1)),
+        delta=nn.param((batch, length, width), nn.uniform(0.001, 0.101)),
+        decay=nn.param((width, state), nn.uniform(-2.0, -0.5)),
+        b=nn.param((batch, length, state), nn.normal(1.0)),
+        c=nn.param((batch, length, state), nn.normal(1.0)),
+    )
+    def trained(self: nn.Scope, x: Value) -> Value:
+        return selective_scan(x + self.shift, self.delta, self.decay, self.b, self.c)
+
+    return trained
+
+
 def mamba_block(model: int = 64, width: int = 128, state: int = 16, rank: int = 4) -> Module:
     """Return a Mamba block over [batch, length, model]. Source: Gu, Dao, arXiv 2312.00752."""
 

@@ -159,7 +159,7 @@ def _fits(steps: Steps, target: TargetDescription) -> bool:
 def _tile(body: Graph, batch: int, target: TargetDescription) -> int:
     """Return how many rows make a tile, 0 where steps should be launches of their own."""
     groups = groups_of(body)
-    work = sum(int(group_work(node).flops) for node in groups)  # type: ignore[misc]
+    work = sum(int(group_work(node).flops) for node in groups)  # type: ignore[arg-type, misc]
     if batch == 0 or work > _BUSY or _weights(body) > target.l2:
         return 0
     products = any(node.attributes["anchor"] == "contraction" for node in groups)

@@ -376,12 +376,18 @@ def classify(
 
 
 def regress(
-    make: Callable[..., nn.Module], options: Mapping[str, Any], shape: Sequence[int], out: int
+    make: Callable[..., nn.Module],
+    options: Mapping[str, Any],
+    shape: Sequence[int],
+    out: int,
+    idiom: str = "",
 ) -> Declaration:
     """A training step towards random targets [..., out]: mean squared error."""
-    return Declaration(make(**options), normal(shape), Input((*shape[:-1], out)))
+    return Declaration(make(**options), normal(shape), Input((*shape[:-1], out)), idiom=idiom)
 
 
+_SCAN: Mapping[str, Any] = {"batch": 4, "length": 256, "width": 128, "state": 16}
+_TINY_SCAN: Mapping[str, Any] = {"batch": 2, "length": 5, "width": 3, "state": 4}
 _SMALL_RESNET: Mapping[str, Any] = {"depth": 18, "classes": 10, "small": True}
 _TRAINED: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...] = (
     (
@@ -432,8 +438,15 @@ _TRAINED: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...]
     (
         "train_lstm",
         regress,
-        (networks.lstm, _NONE, (64, 16, 128), 128),
-        (networks.lstm, {"inputs": 4, "hidden": 4}, (5, 2, 4), 4),
+        (networks.lstm, _NONE, (64, 16, 128), 128, "lstm"),
+        (networks.lstm, {"inputs": 4, "hidden": 4}, (5, 2, 4), 4, "lstm"),
+        False,
+    ),
+    (
+        "train_ssm_b4_l256_d128_n16",
+        regress,
+        (networks.trained_scan, _SCAN, (4, 256, 128), 128, "selective_scan"),
+        (networks.trained_scan, _TINY_SCAN, (2, 5, 3), 3, "selective_scan"),
         False,
     ),
     (

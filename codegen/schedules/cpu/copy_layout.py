@@ -1,14 +1,16 @@
 """Relayout groups: the elements of a tensor in another order in memory.
 
-parallel chunk                    outer positions of the new order
-for j in innermost dimension    the element there, or zero in the padding of a block
+parallel chunk                      some outer positions of the new order
+  for row in chunk
+    for j in innermost dimension    the element there, or zero in the padding of a block
 """
 
 from __future__ import annotations
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind
-from frame.codegen.schedules.cpu.chunks import flat_extent, unflatten
+from frame.codegen.schedules.cpu.chunks import flat_extent, grain, lanes_of, remaining, unflatten
+from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.core.shapes import Shape, Size
 from frame.ir.graph import Layout, Value
@@ -28,18 +30,23 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     *outer, inner = (*group.extents(result.type.storage_shape), b.index(1))[
         : max(1, len(result.type.storage_shape))
     ]
-    chunks = flat_extent(outer)
-    body = b.Body()
+    rows, body = flat_extent(outer), b.Body()
+    count = b.max_(b.div(b.index(grain(group.body)), b.max_(inner, 1)), 1)
+    chunks = b.ceil_div(rows, count)
+    # Blocks of the old order make indices that no vector of elements follows.
+    kind = LoopKind.SERIAL if before.blocks else LoopKind.VECTOR
     with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
-        lead = [body.let("i", i) for i in unflatten(chunk, outer)]
-        with body.loop(inner, "j") as j:
-            stored = (*lead, j)[: len(result.type.storage_shape)]
-            place, inside = logical_index(group, result.shape, after, stored)
-            value = b.load(
-                group.captures[0], storage_index(before, place), None if _always(inside) else inside
-            )
-            body.store(group.outputs[0], stored, value)
-    return (group.call("", body.block(), chunks, NOTE),)
+        first = body.let("first", b.mul(chunk, count))
+        with body.loop(remaining(rows, first, count), "row") as row:
+            lead = [body.let("i", i) for i in unflatten(b.add(first, row), outer)]
+            with body.loop(inner, "j", kind) as j:
+                stored = (*lead, j)[: len(result.type.storage_shape)]
+                place, inside = logical_index(group, result.shape, after, stored)
+                source_index = storage_index(before, place)
+                mask = None if _always(inside) else inside
+                body.store(group.outputs[0], stored, b.load(group.captures[0], source_index, mask))
+    block = vectorise_loops(body.block(), lanes_of(group), group.target)
+    return (group.call("", block, chunks, NOTE),)
 
 
 def _always(inside: Expr) -> bool:
