@@ -55,6 +55,7 @@ DEFERRED: dict[str, tuple[str, ...]] = {
     "frame.ops.fourier": ("irfft", "rfft"),
     "frame.ops.ordering": ("argsort", "cumsum", "sort", "topk"),
     "frame.ops.recurrences": ("linear_scan", "selective_scan"),
+    "frame.ops.sampling": ("affine_sample",),
     "frame.ops.convolutions": ("conv1d", "conv_transpose2d", "global_avg_pool"),
 }  # fmt: skip
 """The modules that are imported when one of their ops is first asked for, with their names."""

@@ -18,6 +18,7 @@ __all__ = [
     "abs",
     "acos",
     "add",
+    "affine_sample",
     "all",
     "any",
     "argmax",
@@ -189,6 +190,17 @@ def acos(x: Operand) -> Value:
 
 def add(a: Operand, b: Operand) -> Value:
     """Return a + b."""
+
+def affine_sample(
+    images: Operand,
+    places: Operand,
+    colours: Operand | None = None,
+    *,
+    layout: str = "NCHW",
+    interpolation: str = "bilinear",
+    fill: float = 0.0,
+) -> Value:
+    """Images read along an affine map each, and their colours mixed, in one pass over them."""
 
 def all(x: Operand, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
     """Return whether all elements over axes are true."""

@@ -14,8 +14,11 @@ ANCHORS: Mapping[str, str] = {
     "gather": "gather",
     "scatter_add": "scatter",
     "concat": "concat",
+    "affine_sample": "affine_sample",
 }
 """Op -> anchor kind. An op that is missing here anchors a group under its own name."""
 
-EPILOGUES = frozenset({"contraction", "convolution", "pool", "pool_grad", "gather"})
+EPILOGUES = frozenset(
+    {"contraction", "convolution", "pool", "pool_grad", "gather", "affine_sample"}
+)
 """Anchor kinds whose first result may be followed by elementwise nodes in the same group."""

@@ -19,7 +19,7 @@ from frame.core.shapes import is_count
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
 from frame.train.colour import ColourJitter
-from frame.train.warp import Affine, Draw, Frame, resized_crop, sampled, whole_shift
+from frame.train.warp import Affine, Draw, Frame, resized_crop
 
 LAYOUTS = ("NCHW", "NHWC")
 _FACTORS = ("brightness", "contrast", "saturation")
@@ -115,11 +115,7 @@ class ImageAugmentation:
         jitter = ColourJitter(self.brightness, self.contrast, self.saturation, self.hue)
         moves = self.shift or self.flip or self.rotate or self.crop
         if scope.training and (moves or jitter.works):
-            draw, source = _draws(scope.counter(), images), images
-            if moves:
-                images = self._moved(draw, images)
-            if jitter.works:
-                images = jitter.apply(draw, images, source, self.layout.index("C"))
+            images = self._changed(_draws(scope.counter(), images), images, jitter)
         return self._normalised(images) if self.mean else images
 
     def _normalised(self, images: Value) -> Value:
@@ -136,8 +132,8 @@ class ImageAugmentation:
     def _scale(self) -> tuple[float, ...]:
         return tuple(1.0 / each for each in self.std)
 
-    def _moved(self, draw: Draw, images: Value) -> Value:
-        """Read each pixel from where it comes from."""
+    def _changed(self, draw: Draw, images: Value, jitter: ColourJitter) -> Value:
+        """Read each pixel from where it comes from, in its new colours."""
         frame = Frame(images.shape, self.layout.index("H"), self.layout.index("W"))
         if not isinstance(images.shape[frame.high], int) or not isinstance(
             images.shape[frame.wide], int
@@ -145,13 +141,16 @@ class ImageAugmentation:
             raise InvalidArgumentError(
                 f"augmentation: expected images of known height and width, received {images.type}"
             )
-        if self.rotate or self.crop:
-            return sampled(images, frame, self._map(draw, frame), self.fill)
-        rows, columns = frame.places()
-        mirrored, down, right = self._steps(draw)
-        if mirrored is not None:
-            columns = ops.where(mirrored, frame.width - 1 - columns, columns)
-        return whole_shift(images, frame, (rows + down, columns + right), self.fill)
+        places = self._map(draw, frame).packed(images.shape[0])
+        axis = self.layout.index("C")
+        return ops.affine_sample(
+            images,
+            places,
+            *((jitter.matrices(draw, images, axis),) if jitter.works else ()),
+            layout=self.layout,
+            interpolation="bilinear" if self.rotate or self.crop else "nearest",
+            fill=float(self.fill),
+        )
 
     def _steps(self, draw: Draw) -> tuple[Value | None, Value, Value]:
         """Draw whether an image is mirrored (None for never), and how far it moves, int64."""
@@ -167,6 +166,8 @@ class ImageAugmentation:
 
     def _map(self, draw: Draw, frame: Frame) -> Affine:
         """Return the map from a place of the result to one of the image."""
+        if not (self.shift or self.flip or self.rotate or self.crop):
+            return Affine()
         least, most = self.crop or (1.0, 1.0)
         found = resized_crop(draw, frame, (least, most), self._ratio()) if self.crop else Affine()
         if self.rotate:
@@ -197,7 +198,7 @@ class _Around:
 
 def _draws(counter: Value, images: Value) -> Draw:
     """Return what draws a float32 for each image, from a stream of its own at each call."""
-    shape = (images.shape[0], 1, 1, 1)
+    shape = (images.shape[0], 1)
     return lambda low, high: ops.uniform(counter, shape, low, high, dtype=float32)
 
 

@@ -19,9 +19,10 @@ import numpy as np
 
 from frame import ops
 from frame.core.dataclass import dataclass
+from frame.core.dtypes import float32
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
-from frame.train.warp import Draw
+from frame.train.warp import Draw, stacked
 
 LUMA = (0.299, 0.587, 0.114)
 _TO_YIQ = np.array([LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
@@ -49,13 +50,12 @@ class ColourJitter:
         """Whether it changes anything."""
         return bool(self.brightness or self.contrast or self.saturation or self.hue)
 
-    def apply(self, draw: Draw, images: Value, source: Value, axis: int) -> Value:
-        """Return images in other colours.
+    def matrices(self, draw: Draw, images: Value, axis: int) -> Value:
+        """Return the matrix and the offset of each image [batch, channels, channels + 1].
 
         Args:
             draw: draws a number an image.
-            images: the images, with their channels along `axis`.
-            source: the images before they were moved, for their mean luma.
+            images: the images before they are moved, for their mean luma.
             axis: of the channels.
 
         Raises:
@@ -69,52 +69,36 @@ class ColourJitter:
                 f"jitter, received {images.type}"
             )
         light, contrast = self._factor(draw, self.brightness), self._factor(draw, self.contrast)
-        mixed = self._mixed(draw, images, axis) if mixes else images
-        found = mixed * ops.cast(light * contrast, images.dtype)
-        if not self.contrast:
-            return found
-        middle = ops.cast((1.0 - contrast) * light, images.dtype)
-        return found + middle * _mean_luma(source, axis)
+        mixed = self._mixed(draw) if mixes else np.eye(int(channels)).tolist()  # type: ignore[arg-type]
+        offset: Any = 0.0
+        if self.contrast:
+            offset = (1.0 - contrast) * light * _mean_luma(images, axis)
+        numbers = [
+            number
+            for row in mixed
+            for number in (*(light * contrast * each for each in row), offset)
+        ]
+        return stacked(numbers, images.shape[0], (int(channels), int(channels) + 1))  # type: ignore[arg-type]
 
     def _factor(self, draw: Draw, reach: float) -> Any:
-        one = ops.ones((1, 1, 1, 1), "float32")
-        return draw(max(0.0, 1.0 - reach), 1.0 + reach) if reach else one
+        return draw(max(0.0, 1.0 - reach), 1.0 + reach) if reach else 1.0
 
-    def _mixed(self, draw: Draw, images: Value, axis: int) -> Value:
-        """Return the images through M."""
-        strength = self._factor(draw, self.saturation)
-        angle = draw(-self.hue, self.hue) * (2.0 * math.pi) if self.hue else None
-        along = strength if angle is None else strength * ops.cos(angle)
-        across = None if angle is None else strength * ops.sin(angle)
-        parts = []
-        for channel, weight in enumerate(LUMA):
-            column = weight + along * _column(CHROMA, channel, axis)
-            if across is not None:
-                column = column + across * _column(TURNED, channel, axis)
-            parts.append(ops.cast(column, images.dtype) * _channel(images, channel, axis))
-        first, second, third = parts
-        return first + second + third
-
-
-def _column(matrix: np.ndarray, channel: int, axis: int) -> Value:
-    shape = [1, 1, 1, 1]
-    shape[axis] = 3
-    return ops.constant(matrix[:, channel].reshape(shape).astype(np.float32))
-
-
-def _channel(images: Value, channel: int, axis: int) -> Value:
-    starts, ends = [0] * 4, list(images.shape)
-    starts[axis], ends[axis] = channel, channel + 1
-    return ops.slice(images, tuple(starts), tuple(ends))
+    def _mixed(self, draw: Draw) -> list[list[Any]]:
+        """Return M, row by row."""
+        along, across = self._factor(draw, self.saturation), 0.0
+        if self.hue:
+            angle = draw(-self.hue, self.hue) * (2.0 * math.pi)
+            along, across = along * ops.cos(angle), along * ops.sin(angle)
+        return [
+            [LUMA[k] + along * float(CHROMA[c, k]) + across * float(TURNED[c, k]) for k in range(3)]
+            for c in range(3)
+        ]
 
 
 def _mean_luma(images: Value, axis: int) -> Value:
-    """Return the mean luma of each image [batch, 1, 1, 1]."""
+    """Return the mean luma of each image [batch, 1], float32."""
     planes = tuple(each for each in (1, 2, 3) if each != axis)
-    means = ops.mean(images, axes=planes, keepdims=True)
+    means = ops.mean(ops.cast(images, float32), axes=planes)
     if images.shape[axis] == 1:
         return means
-    shape = [1, 1, 1, 1]
-    shape[axis] = 3
-    weights = ops.reshape(ops.constant(LUMA, images.dtype), tuple(shape))
-    return ops.sum(means * weights, axes=(axis,), keepdims=True)
+    return ops.sum(means * ops.constant(LUMA, float32), axes=(1,), keepdims=True)

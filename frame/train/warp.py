@@ -1,8 +1,7 @@
 """Where each pixel of an augmented image comes from, as parts of a graph.
 
 An affine map takes a place (row, column) of the result to one of the source; pixel centres are
-whole numbers. The map of each image is a few numbers [rows of the batch, 1, 1, 1], so that only one
-multiply-add an axis is done for each pixel.
+whole numbers. The map of each image is a few numbers, each [rows of the batch, 1].
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 
 from frame import ops
 from frame.core.dataclass import dataclass
-from frame.core.dtypes import float32, int64
-from frame.core.shapes import numel
+from frame.core.dtypes import float32
+from frame.core.shapes import Size
 from frame.ir.graph import Value
 
-Number = Any  # a Value of the shape [batch, 1, 1, 1], or a float for all images
+Number = Any  # a Value of the shape [batch, 1], or a float for all images
 Draw = Callable[[float, float], Value]
 """Draws one uniform number between two bounds for each image."""
 
@@ -39,33 +38,6 @@ class Frame:
     def width(self) -> int:
         """The number of columns."""
         return int(self.shape[self.wide])
-
-    def places(self) -> tuple[Value, Value]:
-        """Return the row and the column of each pixel, int64, with one channel."""
-        shape = list(self.shape)
-        shape[6 - self.high - self.wide] = 1
-        return ops.iota(shape, self.high), ops.iota(shape, self.wide)
-
-    def reader(self, images: Value) -> Callable[[Value, Value], Value]:
-        """Return what reads the pixels of all channels at whole places inside of the images.
-
-        Places have one channel, as those of `places`. So an index is there once for all channels of
-        a pixel, and flat: what checks it is one loop.
-        """
-        channels = 6 - self.high - self.wide  # axes 1, 2 and 3 without the two
-        order = (channels, 0, self.high, self.wide)
-        shape = tuple(self.shape[axis] for axis in order)
-        count = numel(shape[1:])
-        table = ops.reshape(ops.transpose(images, order), (shape[0], count))
-        back = tuple(order.index(axis) for axis in range(4))
-
-        def read(rows: Value, columns: Value) -> Value:
-            image = ops.iota(rows.shape, 0)
-            flat = (image * self.height + rows) * self.width + columns
-            found = ops.gather(table, ops.reshape(flat, (count,)), axis=1)
-            return ops.transpose(ops.reshape(found, shape), back)
-
-        return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +71,19 @@ class Affine:
         rows, columns = self.rows, self.columns
         return Affine((*rows[:2], rows[2] + down), (*columns[:2], columns[2] + right))
 
+    def packed(self, batch: Size) -> Value:
+        """Return the maps of a batch [batch, 2, 3], as `ops.affine_sample` takes them."""
+        return stacked((*self.rows, *self.columns), batch, (2, 3))
+
+
+def stacked(numbers: Sequence[Number], batch: Size, shape: tuple[int, int]) -> Value:
+    """Return numbers as a matrix of each image, row by row, float32."""
+    columns = [
+        number if isinstance(number, Value) else ops.full((batch, 1), number, float32)
+        for number in numbers
+    ]
+    return ops.reshape(ops.concat(columns, 1), (batch, *shape))
+
 
 def resized_crop(
     draw: Draw, frame: Frame, area: tuple[float, float], ratio: tuple[float, float]
@@ -121,47 +106,3 @@ def resized_crop(
         (tall, 0.0, 0.5 * tall - 0.5 + down),
         (0.0, broad, 0.5 * broad - 0.5 + right),
     )
-
-
-def sampled(images: Value, frame: Frame, place: Affine, fill: float) -> Value:
-    """Return the images read along a map, bilinearly between the four pixels around a place.
-
-    A place beyond the outer edges of the pixels at the border reads `fill`.
-    """
-    i, j = (ops.cast(each, float32) for each in frame.places())
-    rows, columns = (part[0] * i + part[1] * j + part[2] for part in (place.rows, place.columns))
-    inside = ops.logical_and(_within(rows, frame.height), _within(columns, frame.width))
-    (top, bottom, down), (left, right, across) = (
-        _around(rows, frame.height),
-        _around(columns, frame.width),
-    )
-    read = frame.reader(images)
-    corners = [[read(row, column) for column in (left, right)] for row in (top, bottom)]
-    down, across = ops.cast(down, images.dtype), ops.cast(across, images.dtype)
-    upper, lower = (first + across * (second - first) for first, second in corners)
-    return ops.where(inside, upper + down * (lower - upper), ops.full((), fill, images.dtype))
-
-
-def _within(places: Value, size: int) -> Value:
-    """Whether a place is on a pixel, which reaches half a step to both sides."""
-    return ops.logical_and(ops.greater_equal(places, -0.5), ops.less_equal(places, size - 0.5))
-
-
-def _around(places: Value, size: int) -> tuple[Value, Value, Value]:
-    """Return the pixels before and after each place, and how far it is from the first."""
-    kept = ops.clamp(places, 0.0, size - 1.0)
-    before = ops.floor(kept)
-    first = ops.cast(before, int64)
-    return first, ops.minimum(first + 1, size - 1), kept - before
-
-
-def whole_shift(images: Value, frame: Frame, places: Sequence[Value], fill: float) -> Value:
-    """Return the pixels at whole places (rows, columns), and `fill` beyond the edges."""
-    rows, columns = places
-    inside = ops.logical_and(
-        ops.logical_and(ops.greater_equal(rows, 0), ops.less(rows, frame.height)),
-        ops.logical_and(ops.greater_equal(columns, 0), ops.less(columns, frame.width)),
-    )
-    held = ops.clamp(rows, 0, frame.height - 1), ops.clamp(columns, 0, frame.width - 1)
-    found = frame.reader(images)(*held)
-    return ops.where(inside, found, ops.full((), fill, images.dtype))

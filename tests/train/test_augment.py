@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -212,6 +214,32 @@ def test_compiled_pixels_are_those_of_the_graph() -> None:
     counter = model.counter.words.copy()
     (exact,) = interpret(_graph(everything, COLOURS), [COLOURS, counter])
     np.testing.assert_allclose(apply(COLOURS).reshape(exact.shape), exact, rtol=1e-5, atol=1e-5)
+
+
+def _passes(options: ImageAugmentation, layout: str = "NCHW") -> list[str]:
+    """Return the kernels of the training graph that touch whole images, by name."""
+    axes = tuple("NCHW".index(axis) for axis in layout)
+    images = np.ascontiguousarray(COLOURS.transpose(axes))
+    whole = replace(options, layout=layout, mean=(0.5,) * 3, std=(0.2,) * 3)
+    module = whole.around(nn.Sequential("net", []))
+    model = frame.compile(module, [frame.spec(images.shape)])
+    kernels = model.train().source()["loop"].split("\nkernel ")[1:]
+    return [kernel.split()[0] for kernel in kernels if _reads_pixels(kernel, images.size)]
+
+
+def _reads_pixels(kernel: str, pixels: int) -> bool:
+    shapes = re.findall(r"^  buffer .*\[(.*)\]$", kernel, re.MULTILINE)
+    return any(math.prod(map(int, shape.split(", "))) >= pixels for shape in shapes if shape)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_all_that_happens_to_a_pixel_is_one_pass(layout: str) -> None:
+    everything = replace(PLACES, brightness=0.4, saturation=0.5, hue=0.2)
+    assert _passes(everything, layout) == ["affine_sample_sub_mul"]
+    # contrast is around the mean of the image, which has to be known before its first pixel is made
+    *before, last = _passes(replace(everything, contrast=0.5), layout)
+    assert last == "affine_sample_sub_mul"
+    assert len(before) == 1 and before[0].startswith("sum")
 
 
 def test_a_crop_of_all_changes_nothing() -> None:

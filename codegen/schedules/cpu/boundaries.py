@@ -483,6 +483,35 @@ def gather(target: TargetDescription) -> Iterator[Graph]:
         yield graph(f"gather_{dtype}", dtype, fill)
 
 
+def affine_sample(target: TargetDescription) -> Iterator[Graph]:
+    """Yield samplings of rows at the edges of vectors, of few and of many channels, in all ways."""
+    lanes, batch = target.lanes(float32), Dim.symbol("batch")
+    ways = [(layout, way) for layout in ("NCHW", "NHWC") for way in ("bilinear", "nearest")]
+
+    def sample(cases: Cases, shape: Sequence[int | Dim], number: int, mixed: bool) -> Value:
+        """Append the sampling of images [N, C, H, W]."""
+        layout, way = ways[number % len(ways)]
+        images = cases.input([shape["NCHW".index(axis)] for axis in layout])
+        exact = float64 if cases.dtype == float64 else float32
+        places = cases.input((shape[0], 2, 3), exact)
+        colours = (cases.input((shape[0], shape[1], shape[1] + 1), exact),) if mixed else ()
+        return ops.affine_sample(
+            images, places, *colours, layout=layout, interpolation=way, fill=0.5
+        )
+
+    def fill(cases: Cases) -> None:
+        for number, width in enumerate(around(1, lanes, 4 * lanes)):
+            cases.outputs(sample(cases, (2, 3, 3, width), number, number % 3 == 0))
+        for number in range(len(ways)):
+            cases.outputs(sample(cases, (2, 6, 2, 5), number, False))
+            cases.outputs(sample(cases, (batch, 1, 3, 5), number, True))
+            found = sample(cases, (2, 2, 3, 4), number, True)
+            cases.outputs(ops.relu(found * cases.input(found.shape[3:])), found)
+
+    for dtype in (float32, float64, *HALVES):
+        yield graph(f"affine_sample_{dtype}", dtype, fill)
+
+
 def scatter(target: TargetDescription) -> Iterator[Graph]:
     """Yield scatters with indices that meet, at the edges of vectors and blocks of columns."""
 
@@ -735,6 +764,7 @@ BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {
     "pool": pool,
     "pool_grad": pool_grad,
     "gather": gather,
+    "affine_sample": affine_sample,
     "scatter": scatter,
     "concat": concat,
     "relayout": relayout,

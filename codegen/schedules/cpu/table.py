@@ -16,6 +16,7 @@ from frame.codegen.schedules.cpu import (
     pool,
     pool_grad,
     reduction,
+    sample,
     scatter,
 )
 from frame.codegen.schedules.registry import Schedule, register_schedule
@@ -61,6 +62,7 @@ for _schedule in (
     Schedule("gather", gather.lower, checks=gather.checks),
     Schedule("scatter", scatter.lower, scatter.workspaces, checks=scatter.checks),
     Schedule("concat", concat.lower),
+    Schedule("affine_sample", sample.lower),
     Schedule("relayout", copy_layout.lower),
 ):
     register_schedule(
