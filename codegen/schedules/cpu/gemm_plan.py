@@ -28,6 +28,7 @@ _KEPT, _KEPT_BYTES = 4, 3 << 16  # panels that a chunk keeps, and bytes of its l
 _ENOUGH_ROWS, _MANY_ROWS = 1 << 8, 1 << 10  # of a chunk that packs: packing costs 10 %, 2 %
 _PAGE, _PAGES = 1 << 12, 64  # bytes of a page, and pages that a CPU translates at once
 _LEAST_TILES = 4  # of a deep pass: fewer would read panels from the third-level cache too often
+_SHALLOW = 64  # depth up to which a result is written about as fast as computed
 _FEW_ROWS = 16  # rows below which packing does not pay
 _MOST_AHEAD = 3  # rows that the call for one panel prefetches: more would take too long
 _PACKED_TOGETHER = 4  # panels that one chunk of a packing kernel fills
@@ -140,9 +141,42 @@ def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
         _copies_left(made, panel_count, blocks),
         source,
     )
+    if _is_shallow(plan, target):
+        return _by_rows(plan, tile_count, panel_count)
     if _keeps_panels(plan, target):
         return _with_kept_panels(plan, target, tile_count, panel_count)
     return replace(plan, panels=max(1, min(plan.panels, _most_panels(plan))))
+
+
+def _is_shallow(plan: GemmPlan, target: TargetDescription) -> bool:
+    """Whether a product is little more than the writing of its result, from packed panels.
+
+    All panels then stay in the second-level cache, and chunks write whole rows: panel by panel,
+    each line of the result and of what the epilogue reads is on a page of its own.
+    """
+    made = plan.product
+    sizes = (made.rows, made.columns, made.depth)
+    if plan.source is not Source.LAYOUT or not all(isinstance(size, int) for size in sizes):
+        return False
+    panels = made.columns * made.depth * made.dtype.itemsize
+    sums = plan.rows * made.columns * made.dtype.itemsize
+    wide = made.columns * made.dtype.itemsize >= _PAGE and made.rows >= _ENOUGH_ROWS
+    return made.depth <= _SHALLOW and wide and 2 * panels <= target.l2 and sums <= _LOCAL  # type: ignore[operator]
+
+
+def _by_rows(plan: GemmPlan, tile_count: int, panel_count: int) -> GemmPlan:
+    """Return the plan with chunks of whole rows."""
+    made = plan.product
+    batch = max(1, static(product(made.batch), 8))
+    blocks = min(tile_count, max(1, -(-_MANY_CHUNKS // 4 // batch)))
+    return replace(
+        plan,
+        depth=static(made.depth, plan.depth),
+        tiles=1 if config.get("FRAME_GRAIN") else -(-tile_count // blocks),
+        panels=panel_count,
+        copy_left=_copies_left(made, panel_count, blocks),
+        keeps_panels=True,
+    )
 
 
 def _keeps_panels(plan: GemmPlan, target: TargetDescription) -> bool:

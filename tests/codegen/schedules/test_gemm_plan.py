@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import frame
 from frame import ops
 from frame.backends.cpu.target import named_target
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
@@ -111,3 +112,26 @@ def test_a_product_of_several_blocks_is_right(dtype: DType) -> None:
     x, y = (generator.integers(-8, 9, shape).astype(dtype.numpy) for shape in shapes)
     (found,) = make_piece(matmul(611, 1000, 77, dtype)).executable().run([x, y])
     assert np.array_equal(found, x @ y)  # small integers: every sum is exact
+
+
+def test_a_shallow_product_writes_whole_rows() -> None:
+    """Panels fit the second-level cache, and the result is larger than what it is made of."""
+    plan = packed_plan_of(1024, 32, 1024)
+    assert plan.keeps_panels and plan.panels * plan.columns == 1024
+    assert plan.tiles * plan.rows * 16 <= 1024 + 16 * plan.rows  # enough chunks for many threads
+    deep, few, narrow = ((1024, 128, 1024), (64, 32, 1024), (1024, 32, 512))
+    for sizes in (deep, few, narrow):
+        other = packed_plan_of(*sizes)
+        assert not (other.keeps_panels and other.panels * other.columns == sizes[2])
+
+
+@pytest.mark.parametrize("columns", [1024, 1031])
+def test_a_shallow_product_is_right(columns: int) -> None:
+    generator = np.random.default_rng(6)
+    weight = generator.integers(-8, 9, (5, columns)).astype(np.float32)
+    x, y = (generator.integers(-8, 9, s).astype(np.float32) for s in ((263, 5), (263, columns)))
+    layer = frame.trace(
+        lambda x, y: ops.relu(ops.matmul(x, ops.constant(weight))) + y,
+        *(frame.spec(a.shape) for a in (x, y)),
+    )
+    assert np.array_equal(frame.compile(layer)(x, y), np.maximum(x @ weight, 0) + y)
