@@ -34,7 +34,8 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     count = b.max_(b.div(b.index(grain(group.body)), b.max_(inner, 1)), 1)
     chunks = b.ceil_div(rows, count)
     # Blocks of the old order make indices that no vector of elements follows.
-    kind = LoopKind.SERIAL if before.blocks else LoopKind.VECTOR
+    serial = bool(before.blocks) or not result.shape
+    kind = LoopKind.SERIAL if serial else LoopKind.VECTOR
     with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
         first = body.let("first", b.mul(chunk, count))
         with body.loop(remaining(rows, first, count), "row") as row:

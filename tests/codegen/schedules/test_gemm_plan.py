@@ -119,8 +119,8 @@ def test_a_shallow_product_writes_whole_rows() -> None:
     plan = packed_plan_of(1024, 32, 1024)
     assert plan.keeps_panels and plan.panels * plan.columns == 1024
     assert plan.tiles * plan.rows * 16 <= 1024 + 16 * plan.rows  # enough chunks for many threads
-    deep, few, narrow = ((1024, 128, 1024), (64, 32, 1024), (1024, 32, 512))
-    for sizes in (deep, few, narrow):
+    deep, few, large = (1024, 256, 256), (64, 32, 1024), (1024, 128, 1024)
+    for sizes in (deep, few, large):
         other = packed_plan_of(*sizes)
         assert not (other.keeps_panels and other.panels * other.columns == sizes[2])
 
