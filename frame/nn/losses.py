@@ -99,6 +99,24 @@ def _heaviness(
     return heavy if kept is None else heavy * kept
 
 
+def weight_in_mean(loss: Module | None, labels: Any) -> float | None:
+    """Return how much labels weigh in the mean that a loss takes over them.
+
+    That of `ignore_index` weighs nothing, others what `weight` says. Means over several batches are
+    those over all rows only if each batch counts with this number.
+
+    Returns:
+        The sum of the weights; None where all rows weigh the same.
+    """
+    options = dict(loss.options) if loss is not None and loss.kind == "CrossEntropyLoss" else {}
+    weight, ignored = options.get("weight"), options.get("ignore_index")
+    if options.get("reduction") != "mean" or (weight is None and ignored is None):
+        return None
+    found = np.asarray(labels).ravel()
+    found = found if ignored is None else found[found != ignored]
+    return float(len(found) if weight is None else np.asarray(weight)[found].sum())
+
+
 def _checked_smoothing(value: float) -> float:
     right = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not right or not 0 <= value <= 1:

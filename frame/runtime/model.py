@@ -78,10 +78,12 @@ class CompiledModel:
         state: Mapping[str, np.ndarray] | None = None,
         family: Family | None = None,
         owned: bool = False,
+        loss: Module | None = None,
     ) -> None:
         """Take arrays as parameters and state: copies, unless nobody else has them (`owned`)."""
         self.name = name
         self.module = module
+        self.loss = loss  # what it is trained with; None for a model of a file
         self.counter = Counter(seed)
         self._family = family
         self._declared = dict(declared)
@@ -385,7 +387,14 @@ def compile(
     module = made.model if isinstance(made.model, Module) else None
     family = None if module is None else Family(made.for_inputs, targets)
     result = CompiledModel(
-        made.name, made.entries(), values, seed=seed, module=module, family=family, owned=True
+        made.name,
+        made.entries(),
+        values,
+        seed=seed,
+        module=module,
+        family=family,
+        owned=True,
+        loss=loss,
     )
     if family is not None:
         family.begin(result, inputs, sizes or {})
@@ -459,7 +468,9 @@ class _Declarations:
         made = _Declarations(
             self.source, inputs, self.loss, targets, self.optimizer, self.settings, sizes
         )
-        return CompiledModel(made.name, made.entries(), {}, module=made.model, family=family)
+        return CompiledModel(
+            made.name, made.entries(), {}, module=made.model, family=family, loss=self.loss
+        )
 
     def entries(self) -> dict[str, Callable[[], Declared]]:
         """Return the makers of the declarations, by entry."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Role
+from frame.nn.losses import weight_in_mean
 from frame.runtime.model import EVALUATE, INFER, CompiledModel
 from frame.train.metrics import Metric, named_metrics
 
@@ -21,28 +23,40 @@ class Means:
     def __init__(self, metrics: dict[str, Metric]) -> None:
         self.metrics = metrics
         self.samples = 0
-        self._loss = 0.0
+        self._loss, self._weight = 0.0, 0.0
         self._sums = dict.fromkeys(metrics, 0.0)
 
-    def add(self, count: int, loss: float, outputs: Any, targets: Any) -> None:
-        """Add a batch of `count` samples; its loss counts as the mean over them."""
+    def add(
+        self, count: int, loss: float, outputs: Any, targets: Any, weight: float | None = None
+    ) -> None:
+        """Add a batch of `count` samples; its loss is a mean over them, or over the `weight`."""
         self.samples += count
-        self._loss += loss * count
+        heavy = count if weight is None else weight
+        self._weight += heavy
+        self._loss += loss * heavy if heavy else 0.0  # the mean over nothing is no number
         for name, function in self.metrics.items():
             self._sums[name] += float(function(outputs, targets))
 
     @property
     def loss(self) -> float:
-        """The mean loss."""
-        return self._loss / max(self.samples, 1)
+        """The mean loss; NaN where every row was left out."""
+        if not self._weight:
+            return math.nan if self.samples else 0.0
+        return self._loss / self._weight
 
     def to_data(self) -> dict[str, Any]:
         """Return the sums so far as plain data."""
-        return {"samples": self.samples, "loss": self._loss, "sums": dict(self._sums)}
+        return {
+            "samples": self.samples,
+            "loss": self._loss,
+            "weight": self._weight,
+            "sums": dict(self._sums),
+        }
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Go on from the sums of `to_data`."""
         self.samples, self._loss = int(data["samples"]), float(data["loss"])
+        self._weight = float(data.get("weight", self.samples))
         self._sums = {name: float(data["sums"][name]) for name in self.metrics}
 
     def values(self) -> dict[str, float]:
@@ -108,7 +122,8 @@ def evaluate(
         batches: batches (inputs..., targets...); the last may be shorter if the sizes are symbols.
         metrics: names from `frame.train.METRICS`, or functions of (outputs, targets) that return a
             sum over the samples. The name `loss` is the loss of a model compiled with `loss=`: the
-            mean of the losses of the batches, weighted by their samples.
+            mean of the losses of the batches, weighted by their samples, or by what their labels
+            weigh where the loss ignores a label or weighs classes.
 
     Raises:
         InvalidArgumentError: there is no batch, or one does not fit the model.
@@ -132,7 +147,8 @@ def means_over(
         inputs, target = shape.divide(batch, targets)
         results = entry.run(batch if with_loss else inputs)
         loss = float(results.pop(0)) if with_loss else 0.0
-        means.add(sample_count(batch), loss, one_or_all(results), target)
+        weight = weight_in_mean(model.loss, target) if with_loss else None
+        means.add(sample_count(batch), loss, one_or_all(results), target, weight)
     if not means.samples:
         raise InvalidArgumentError("expected at least one sample to evaluate on, received none")
     return means

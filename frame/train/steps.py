@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 
 from frame.core.errors import InvalidArgumentError
+from frame.nn.losses import weight_in_mean
 from frame.runtime.model import TRAIN_STEP, CompiledModel
 from frame.train.evaluation import Batch, Means, Shape, one_or_all, sample_count
 from frame.train.metrics import Metric
@@ -65,7 +66,8 @@ class Steps:
             loss, *outputs = self.model.train_step(*batch, learning_rate=np.float32(self.rate))
             self.step, self.loss = self.step + 1, float(loss)
             self._check_loss()
-            self.means.add(sample_count(batch), self.loss, one_or_all(outputs), target)
+            weight = weight_in_mean(self.model.loss, target)
+            self.means.add(sample_count(batch), self.loss, one_or_all(outputs), target, weight)
             yield self.loss
 
     def _check_loss(self) -> None:

@@ -6,10 +6,12 @@ from frame.blueprint import (
     BlockStyle,
     BluePrint,
     add2,
+    avgpool,
     block,
     bn,
     cbr,
     cbrp,
+    channel_padding,
     conv,
     conv_dw,
     dropout,
@@ -51,6 +53,56 @@ def lenet5() -> BluePrint:
         tanh_act(),
         fc(10, True),
     )
+
+
+def mlp_bn() -> BluePrint:
+    hidden = [part for size in (1024, 512, 256) for part in (fc(size, True), bn(), relu())]
+    return seq(*hidden, fc(10, True))
+
+
+def _norms(wanted: bool) -> list[BluePrint]:
+    return [bn()] if wanted else []
+
+
+def lenet(norms: bool = False) -> BluePrint:
+    """LeNet as it was trained: padded channels, mean pools, hidden layers of 120 and 88."""
+    parts = [channel_padding()]
+    for convolution in (conv(8, 5, 1, 2), conv(16, 5)):
+        parts += [convolution, *_norms(norms), relu(), avgpool(2, 2, 0)]
+    for size in (120, 88):
+        parts += [fc(size, True), *_norms(norms), relu()]
+    return seq(*parts, fc(10, True))
+
+
+def lenet_bn() -> BluePrint:
+    return lenet(norms=True)
+
+
+def mini_lenet(norms: bool = False) -> BluePrint:
+    stem = [channel_padding(), conv(8, 3, 1, 1), *_norms(norms), relu(), avgpool(2, 2, 0)]
+    return seq(*stem, fc(512, True), relu(), fc(256, True), relu(), fc(10, True))
+
+
+def mini_lenet_bn() -> BluePrint:
+    return mini_lenet(norms=True)
+
+
+def network_in_network() -> BluePrint:
+    parts = [channel_padding()]
+    for _ in range(2):
+        layers = (conv(192, 5, 1, 2), relu(), conv(192, 1), relu(), conv(192, 1), relu())
+        parts += [*layers, maxpool(3, 2, 1), dropout(0.5)]
+    return seq(*parts, conv(192, 3, 1, 1), relu(), conv(192, 1), relu(), conv(10, 1), gap())
+
+
+def all_convolutions() -> BluePrint:
+    return seq(conv(128, 3, 1, 1), relu(), conv(128, 3, 1, 1), relu(), conv(10, 1), gap())
+
+
+def odd_flatten() -> BluePrint:
+    """Six channels of an image: no multiple of 8, so a Flatten stands before the fc."""
+    hidden = [part for size in (400, 120, 84) for part in (fc(size, True), relu())]
+    return seq(conv(6, 3, 1, 1), relu(), *hidden, fc(10, True))
 
 
 def vgg16_bn() -> BluePrint:

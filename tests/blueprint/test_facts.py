@@ -11,12 +11,20 @@ from frame.blueprint.layers import FUSED
 from frame.blueprint.shapes import parameter_count
 from tests.blueprint import networks
 
-IMAGE = (224, 224, 3)
+IMAGE, DIGIT = (224, 224, 3), (28, 28, 1)
 
 # network, input, classes, parameters, layers unfused and fused, multiply-adds
 FACTS = [
-    (networks.mlp, (28, 28, 1), 10, 1_462_538, 9, 9, 1_460_736),
+    (networks.mlp, DIGIT, 10, 1_462_538, 9, 9, 1_460_736),
+    (networks.mlp_bn, DIGIT, 10, 1_466_122, 12, 12, 1_460_736),
     (networks.lenet5, (32, 32, 1), 10, 61_684, 12, 12, 416_520),
+    (networks.lenet, DIGIT, 10, 64_458, 13, 13, 1_633_840),
+    (networks.lenet_bn, DIGIT, 10, 64_922, 17, 13, 1_633_840),
+    (networks.mini_lenet, DIGIT, 10, 937_802, 10, 10, 1_388_032),
+    (networks.mini_lenet_bn, DIGIT, 10, 937_818, 11, 9, 1_388_032),
+    (networks.network_in_network, (32, 32, 3), 10, 1_478_016, 24, 24, 393_338_880),
+    (networks.all_convolutions, DIGIT, 10, 149_888, 7, 7, 117_512_192),
+    (networks.odd_flatten, DIGIT, 10, 1_941_188, 11, 11, 1_982_856),
     (networks.vgg16_bn, IMAGE, 1000, 138_361_768, 52, 26, 15_470_264_320),
     (networks.resnet18, IMAGE, 1000, 11_689_512, 90, 12, 1_814_073_344),
     (networks.resnet34, IMAGE, 1000, 21_797_672, 170, 20, 3_663_761_408),
@@ -101,6 +109,20 @@ def test_the_mlp_begins_with_a_flatten() -> None:
     first = networks.mlp().plan((28, 28, 1), num_classes=10).layers[0]
     assert first.kind is LayerKind.FLATTEN
     assert (first.in_shape, first.out_shape) == ((1, 28, 28, 1), (1, 1, 1, 784))
+
+
+def test_an_image_of_six_channels_is_flattened() -> None:
+    (flat,) = (
+        layer
+        for layer in networks.odd_flatten().plan(DIGIT).layers
+        if layer.kind is LayerKind.FLATTEN
+    )
+    assert (flat.in_shape, flat.out_shape) == ((1, 28, 28, 6), (1, 1, 1, 4704))
+
+
+def test_normalisations_of_images_and_of_features() -> None:
+    found = kinds(networks.lenet_bn().plan(DIGIT, num_classes=10))
+    assert (found["Bn2d"], found["Bn1d"]) == (2, 2)
 
 
 def test_three_spellings_of_resnet50_are_one_plan() -> None:

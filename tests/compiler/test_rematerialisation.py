@@ -51,7 +51,17 @@ def cnn() -> nn.Module:
     return nn.Sequential("net", layers)
 
 
-NETS = {"mlp": (mlp, (24, 32)), "cnn": (cnn, (8, 2, 6, 6))}
+def recurrent() -> nn.Module:
+    """Return an LSTM over a GRU, whose loops keep the states of every step."""
+    layers = [nn.GRU(4, 8), nn.LSTM(8, 8, sequence=False), nn.Linear(8, 10)]
+    return nn.Sequential("net", layers)
+
+
+NETS = {
+    "mlp": (mlp, (24, 32)),
+    "cnn": (cnn, (8, 2, 6, 6)),
+    "recurrent": (recurrent, (6, 20, 4)),
+}
 
 
 def model(name: str, passes=None, batch: object = None, **options):
@@ -92,7 +102,8 @@ def plain(name: str) -> tuple[dict[str, bytes], int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "share"), [("mlp", "net.*", 0.8), ("cnn", "net.[1-4]", 0.95)]
+    ("name", "pattern", "share"),
+    [("mlp", "net.*", 0.8), ("cnn", "net.[1-4]", 0.95), ("recurrent", "net.[01]", 0.95)],
 )
 def test_a_module_is_computed_again_with_the_same_bits(name, pattern, share: float) -> None:
     weights, before = plain(name)

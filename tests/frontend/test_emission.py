@@ -159,6 +159,70 @@ def test_a_convolutional_network_gives_the_same_numbers(tmp_path) -> None:
     np.testing.assert_allclose(predictions, result.predictions.ravel()[:64], rtol=1e-3, atol=1e-4)
 
 
+def chain(shape: list[int], *layers: dict) -> dict:
+    """A spec whose layers stand one behind the other, with a Flatten and a Linear at the end."""
+    named = [{"name": f"l{k}", "input": f"l{k - 1}" if k else "x"} for k in range(len(layers))]
+    body = [head | layer for head, layer in zip(named, layers, strict=True)]
+    flat = {"name": "flat", "kind": "Flatten", "input": body[-1]["name"]}
+    # The width of the head is what the layers leave, 24 numbers in each chain.
+    head = {"name": "head", "kind": "Linear", "input": "flat", "in_features": 24}
+    made = spec(
+        inputs=[{"name": "x", "shape": shape}],
+        layers=[*body, flat, {**head, "out_features": 1}],
+    )
+    made["data"] = {name: made["data"]["a"] for name in ("x", "target")}
+    return made
+
+
+FAMILIES = {
+    "sequences": (
+        [2, 12],
+        {"kind": "Conv1d", "in_channels": 2, "out_channels": 4, "kernel_size": 3, "padding": 1},
+        {"kind": "Fno1dBlock", "in_channels": 4, "out_channels": 2, "modes": 3},
+        {"kind": "Dwt1d", "wavelet": "db2", "mode": "smooth"},
+        {"kind": "ConvTranspose1d", "in_channels": 4, "out_channels": 2, "kernel_size": 2,
+         "stride": 2, "padding": 1},
+        {"kind": "FourierFilter1d", "channels": 2, "size": 12},
+    ),
+    "recurrent": (
+        [6, 4],
+        {"kind": "LSTM", "input_size": 4, "hidden_size": 2, "bidirectional": True},
+        {"kind": "Mamba", "features": 4, "state": 2},
+        {"kind": "GRU", "input_size": 4, "hidden_size": 4},
+    ),
+    "attention": (
+        [6, 4],
+        {"kind": "MultiheadAttention", "embed_dim": 4, "num_heads": 2, "causal": True},
+        {"kind": "TransformerEncoderBlock", "embed_dim": 4, "num_heads": 2, "ffn_dim": 6},
+        {"kind": "RMSNorm", "features": 4},
+    ),
+    "images": (
+        [2, 6, 8],
+        {"kind": "Conv2d", "in_channels": 2, "out_channels": 4, "kernel_size": 3, "padding": 1},
+        {"kind": "GroupNorm", "groups": 2, "channels": 4},
+        {"kind": "SpectralConv2d", "in_channels": 4, "out_channels": 2, "modes": 2},
+        {"kind": "Dwt2d"},
+        {"kind": "MaxPool2d", "kernel_size": [1, 4]},
+    ),
+    "spikes": (
+        [6, 4],
+        {"kind": "Linear", "in_features": 4, "out_features": 4},
+        {"kind": "LIFCell", "decay": 0.5, "threshold": 0.1},
+    ),
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_of_each_family_train_in_c_with_the_same_numbers(family: str, tmp_path) -> None:
+    plan = planned(chain(*FAMILIES[family]))
+    result = frontend.train(plan)
+    losses, _, predictions = Project(plan, tmp_path).trained()
+    assert losses[3] == pytest.approx(result.final_loss, rel=2e-4)
+    np.testing.assert_allclose(predictions, result.predictions.ravel(), rtol=1e-3, atol=2e-5)
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_no_program_leaves_its_memory_or_the_rules_of_c(tmp_path) -> None:

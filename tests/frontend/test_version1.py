@@ -16,6 +16,7 @@ from frame.compiler.optimizers import SGD
 from frame.core.errors import InvalidArgumentError
 from frame.frontend import catalogue
 from tests.frontend.specs import EXAMPLES, REMOVED, edited
+from tests.support.recorder import names, recorder
 
 DENSE = {"kind": "Linear", "in_features": 3, "out_features": 3}
 
@@ -96,6 +97,17 @@ def test_a_run_is_saved_and_repeats(tmp_path) -> None:
     assert first.losses == second.losses and len(first.losses) == 3
     a, b, _ = plan.columns()
     np.testing.assert_array_equal(frame.load(tmp_path / "towers.frame")(a, b), first.model(a, b))
+
+
+def test_a_spec_trains_on_the_backend_that_it_names() -> None:
+    expected = frontend.train(planned(spec()))
+    with recorder() as backend:
+        made = spec(model={"name": "towers", "backend": backend.name})
+        found = frontend.train(planned(made))
+        assert "matmul" in " ".join(names(backend))
+        other = frontend.train(planned(spec()), backend=backend.name)
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
+    assert other.losses == found.losses
 
 
 def test_files_and_inline_numbers_give_the_columns(tmp_path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -82,3 +84,28 @@ def test_results_and_gradients_of_native_code(name):
 def close(received, expected, tolerance):
     scale = np.abs(expected).max() + 0.1
     np.testing.assert_allclose(received, expected, rtol=0, atol=tolerance * scale)
+
+
+def launches(steps: int, trained: bool) -> list[str]:
+    """Return the kernels that an LSTM over so many steps launches, in order."""
+    options = {}
+    if trained:
+        targets = [frame.spec((4, steps, 5))]
+        options = {"loss": nn.MseLoss(), "targets": targets, "optimizer": SGD()}
+    model = frame.compile(nn.LSTM(3, 5), [frame.spec((4, steps, 3))], **options)
+    text = model.source(entry="train_step" if trained else "infer")["llvm"]
+    return re.findall(r"call void %launch\(ptr %pool, ptr @(\w+)", text)
+
+
+def test_an_lstm_of_any_length_is_one_kernel():
+    """1,000 steps are the code of 10: the loop is in the kernel, not in the list of kernels."""
+    short, long = launches(10, trained=False), launches(1000, trained=False)
+    assert short == long and sum("scan" in name for name in long) == 1
+
+
+@pytest.mark.slow
+def test_the_training_of_an_lstm_of_any_length_is_two_kernels_and_sums():
+    """Sums over all steps, the gradients of weights, are split where there are many."""
+    short, long = launches(10, trained=True), launches(1000, trained=True)
+    assert sum("scan" in name for name in long) == 2 == sum("scan" in name for name in short)
+    assert len(long) < len(short) + 6

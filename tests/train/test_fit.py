@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import Any
 
@@ -54,6 +55,25 @@ def test_the_loss_and_metrics_of_an_epoch_are_means_over_its_samples() -> None:
     assert record.loss == pytest.approx(expected["loss"], rel=1e-6)
     assert record.metrics["accuracy"] == pytest.approx(expected["accuracy"])
     assert record.samples == 20
+
+
+def test_batches_count_by_what_their_labels_weigh() -> None:
+    """Rows of an ignored label are no rows of the mean, and classes weigh what the loss says."""
+    model = frame.compile(
+        nn.Linear(6, 3),
+        [frame.spec(("batch", 6))],
+        loss=nn.CrossEntropyLoss(weight=(1.0, 4.0, 0.25), ignore_index=-1),
+        targets=[frame.spec(("batch",), "int64")],
+        optimizer=SGD(),
+    )
+    x, y = classes(24)
+    y[:7] = y[8:16] = -1
+    batches = [(x[rows], y[rows]) for rows in (slice(0, 8), slice(8, 16), slice(16, 24))]
+    expected = evaluate(model, [(x, y)])["loss"]
+    assert evaluate(model, batches)["loss"] == pytest.approx(expected, rel=1e-6)
+    record = fit(model, [batches[0], batches[2]], epochs=1, learning_rate=0.0).epochs[0]
+    assert record.loss == pytest.approx(expected, rel=1e-6)
+    assert math.isnan(evaluate(model, batches[1:2])["loss"])
 
 
 def test_a_short_last_batch_is_a_step() -> None:
