@@ -218,7 +218,7 @@ FAMILIES = {
 def test_layers_of_each_family_train_in_c_with_the_same_numbers(family: str, tmp_path) -> None:
     plan = planned(chain(*FAMILIES[family]))
     result = frontend.train(plan)
-    losses, _, predictions = Project(plan, tmp_path).trained()
+    losses, _, predictions = Project(plan, tmp_path).trained("-O0")  # the compiler's time counts
     assert losses[3] == pytest.approx(result.final_loss, rel=2e-4)
     np.testing.assert_allclose(predictions, result.predictions.ravel(), rtol=1e-3, atol=2e-5)
 
