@@ -120,6 +120,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "softmax": jax.nn.softmax,
     "layer_norm": _layer_norm,
     "sum": lambda x, axes, keepdims: jnp.sum(x, axes, keepdims=keepdims),
+    "cumsum": lambda x, axis, exclusive, reverse: lax.cumsum(x, axis % x.ndim, reverse),
     "mean": lambda x, axes, keepdims: jnp.mean(x, axes, keepdims=keepdims),
     "matmul": _matmul,
     "conv2d": _conv2d,

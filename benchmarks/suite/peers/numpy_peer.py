@@ -91,6 +91,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "softmax": _softmax,
     "layer_norm": _layer_norm,
     "sum": lambda x, axes, keepdims: np.sum(x, axes, keepdims=keepdims),
+    "cumsum": lambda x, axis, exclusive, reverse: np.cumsum(x, axis),
     "mean": lambda x, axes, keepdims: np.mean(x, axes, keepdims=keepdims),
     "matmul": _matmul,
     "linear": _linear,

@@ -173,6 +173,11 @@ def _gather(w: Writer, s: Step) -> None:
     w.node("Gather", *s.operands, to=s.results[0], axis=s.attributes["axis"])
 
 
+def _cumsum(w: Writer, s: Step) -> None:
+    flags = {name: int(s.attributes[name]) for name in ("exclusive", "reverse")}
+    w.node("CumSum", *s.operands, w.constant(s.attributes["axis"]), to=s.results[0], **flags)
+
+
 def _scatter_add(w: Writer, s: Step) -> None:
     if s.attributes["axis"] != 0:
         raise NotSupportedError("ScatterND adds along the first axis")
@@ -243,6 +248,7 @@ TABLE: Mapping[str, Translate] = {
     "batch_norm_infer": _with_epsilon("BatchNormalization"),
     "sum": _reduce("ReduceSum"),
     "mean": _reduce("ReduceMean"),
+    "cumsum": _cumsum,
     "matmul": _matmul,
     "linear": _linear,
     "conv2d": _conv2d,

@@ -72,6 +72,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "softmax": lambda x, axis: x.softmax(axis),
     "layer_norm": _layer_norm,
     "sum": lambda x, axes, keepdims: x.sum(axes, keepdims),
+    "cumsum": lambda x, axis, exclusive, reverse: x.cumsum(axis),
     "mean": lambda x, axes, keepdims: x.mean(axes, keepdims),
     "matmul": _matmul,
     "linear": lambda x, w, b: x.linear(w, b),

@@ -118,6 +118,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "softmax": lambda x, axis: F.softmax(x, axis),
     "layer_norm": _layer_norm,
     "sum": lambda x, axes, keepdims: torch.sum(x, axes, keepdims),
+    "cumsum": lambda x, axis, exclusive, reverse: torch.cumsum(x, axis),
     "mean": lambda x, axes, keepdims: torch.mean(x, axes, keepdims),
     "matmul": _matmul,
     "linear": F.linear,

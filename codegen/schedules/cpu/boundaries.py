@@ -10,10 +10,11 @@ errors are relative to the largest element of a result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from frame import ops
+from frame.codegen.schedules.cpu.boundaries_along import cumsum
+from frame.codegen.schedules.cpu.boundary_cases import Cases, around, graph
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.core.dtypes import (
     DType,
@@ -29,49 +30,11 @@ from frame.core.dtypes import (
 )
 from frame.core.shapes import Dim, Shape
 from frame.core.targets import TargetDescription
-from frame.ir.builder import GraphBuilder
-from frame.ir.graph import Graph, TensorType, Value
+from frame.ir.graph import Graph, Value
 from frame.ops.registry import create_node
 
 HALVES = (float16, bfloat16)
 _LONG_COLUMN = 260  # longer than columns of a left operand that are read in place
-
-
-@dataclass(slots=True)
-class Cases:
-    """A graph that is being filled with cases."""
-
-    builder: GraphBuilder
-    dtype: DType
-    count: int = field(default=0)
-
-    def input(self, shape: Sequence[int | Dim], dtype: DType | None = None) -> Value:
-        """Add an input."""
-        self.count += 1
-        type_ = TensorType(dtype or self.dtype, tuple(shape))
-        return self.builder.input(type_, name=f"x{self.count}")
-
-    def indices(self, shape: Shape, limit: int, dtype: DType = int64) -> Value:
-        """Add an input of indices below a limit."""
-        self.count += 1
-        return self.builder.input(TensorType(dtype, shape), name=f"below{limit}_{self.count}")
-
-    def outputs(self, *values: Value) -> None:
-        """Add results."""
-        for value in values:
-            self.builder.output(value)
-
-
-def graph(name: str, dtype: DType, fill: Callable[[Cases], None]) -> Graph:
-    """Return the graph that `fill` fills."""
-    with GraphBuilder(name) as builder:
-        fill(Cases(builder, dtype))
-    return builder.finish()
-
-
-def around(*edges: int) -> list[int]:
-    """Return the sizes below, at and above edges, in order, each once; none below 1."""
-    return sorted({edge + step for edge in edges for step in (-1, 0, 1) if edge + step >= 1})
 
 
 def uneven(lanes: int) -> int:
@@ -767,6 +730,7 @@ BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {
     "affine_sample": affine_sample,
     "scatter": scatter,
     "concat": concat,
+    "cumsum": cumsum,
     "relayout": relayout,
     "elementwise": elementwise,
     "reduction": reduction,

@@ -9,6 +9,7 @@ from frame.codegen.schedules.cpu import (
     concat,
     conv,
     copy_layout,
+    cumulative,
     elementwise,
     gather,
     gemm,
@@ -62,6 +63,7 @@ for _schedule in (
     Schedule("gather", gather.lower, checks=gather.checks),
     Schedule("scatter", scatter.lower, scatter.workspaces, checks=scatter.checks),
     Schedule("concat", concat.lower),
+    Schedule("cumsum", cumulative.lower, cumulative.workspaces),
     Schedule("affine_sample", sample.lower),
     Schedule("relayout", copy_layout.lower),
 ):
