@@ -203,7 +203,7 @@ def _symbolic(cases: Cases, target: TargetDescription) -> None:
     (packed,) = create_node("relayout", (weights,), _packing(target))
     cases.outputs(ops.matmul(x, packed))
     (packed,) = create_node("relayout", (cases.input((16, wide)),), _packing(target))
-    for m in (1, 18):  # panels that are packed, and kept
+    for m in (1, 18, 257):  # panels that are packed, and kept; and all of them by rows
         y = ops.matmul(cases.input((m, 16)), packed)
         cases.outputs(ops.relu(y) + cases.input((m, wide)))
 
