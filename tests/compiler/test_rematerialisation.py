@@ -10,7 +10,7 @@ import pytest
 
 import frame
 from frame import nn
-from frame.compiler.optimizers import build_training_graph
+from frame.compiler.optimizers import Ema, LossScale, Recipe, build_training_graph
 from frame.compiler.passes.early_updates import with_early_updates
 from frame.compiler.passes.forward import Forward, root_of
 from frame.compiler.passes.fusion import OperatorFusion
@@ -127,13 +127,17 @@ def test_a_budget_needs_numbers() -> None:
 # --- graphs of groups, for a target of the imagination --------------------------------------------
 
 
+PLAIN = Recipe(SGD(momentum=0.9))
+
+
 @functools.cache
-def fused(name: str) -> Graph:
+def fused(name: str, rows: int = 0, recipe: Recipe = PLAIN) -> Graph:
     """Return the groups of a training step."""
     make, shape = NETS[name]
+    shape = (rows or shape[0], *shape[1:])
     inputs, targets = {"x": frame.spec(shape)}, [frame.spec(shape[:1], "int64")]
     whole = graph_with_loss(make(), nn.CrossEntropyLoss(), inputs, targets, "train")
-    graph = build_training_graph(whole, SGD(momentum=0.9))
+    graph = build_training_graph(whole, recipe)
     simple = simplify_graph(graph, TARGET, CAPABILITIES)
     return OperatorFusion().run(simple, context())
 
@@ -186,6 +190,17 @@ def test_the_choices_go_from_nothing_to_less_memory(name: str) -> None:
     assert found[0] == frozenset() and len(found) == len(set(found)) > 3
     sizes = [arena_size(recomputed(forward, chosen), context()) for chosen in found]
     assert min(sizes) < 0.85 * sizes[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scaling": LossScale()}, {"clip_norm": 1.0}, {"accumulate": 2}, {"average": Ema(0.9)}],
+    ids=lambda options: next(iter(options), "plain"),
+)
+def test_what_waits_for_all_gradients_keeps_no_activation(options: dict) -> None:
+    graph = fused("mlp", 512, Recipe(SGD(momentum=0.9), **options))
+    again = Rematerialisation(modules="net.*").run(graph, context())
+    assert arena_size(again, context()) < 0.62 * arena_size(graph, context())
 
 
 def test_the_least_possible_is_named_and_is_possible() -> None:

@@ -3,7 +3,9 @@
 A training graph ends with its updates, and a gradient that is fused with its update waits there,
 and with it the activation and the cotangent that it is made of. Here the backward part is put in
 order again: of the nodes that could come next, the one that frees the most memory less what it
-takes does; where none frees any, the first one of the old order. Two things hold: a state is
+takes does; where none frees any, the first one of the old order. What computes with single numbers
+alone comes before all: it takes nothing, and all gradients may wait for it, as they do for the
+reciprocal of a loss scale. Two things hold: a state is
 written after everything that reads it, so that it can be written in place, and after every check of
 an index, so that a bad one changes nothing.
 
@@ -92,10 +94,11 @@ class _Schedule:
                 if not self._waits[follower]:
                     ready.append(follower)
 
-    def _worth(self, node: Node) -> tuple[int, int]:
-        """Return the bytes that a node frees less those that it takes, 0 if it frees none.
+    def _worth(self, node: Node) -> tuple[bool, int, int]:
+        """Return whether a node computes with single numbers, and the bytes that it frees less
+        those that it takes, 0 if it frees none.
 
-        The second number puts the earlier one before another on a tie.
+        The last number puts the earlier one before another on a tie.
         """
         graph = self._forward
         freed = sum(
@@ -105,4 +108,5 @@ class _Schedule:
         )
         taken = sum(bytes_of(each) for each in node.results if root_of(each) is each)
         kept = sum(bytes_of(each) for each in node.results if each in graph.returned)
-        return max(freed - taken + kept, 0), -graph.position[node]
+        single = all(each.shape == () for each in (*node.operands, *node.results))
+        return single, max(freed - taken + kept, 0), -graph.position[node]
