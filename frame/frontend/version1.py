@@ -85,7 +85,9 @@ TRAINING = Record(
 MODEL = Record(
     (
         Field("name", Text(1, 200), "the name of the model"),
-        optional("weights", Text(1, 4096), "initial weights, a .safetensors or .npz file", ""),
+        optional(
+            "weights", Text(1, 4096), "initial weights, a .safetensors, .npz or .onnx file", ""
+        ),
         optional("backend", Text(1, 64), "where to run; the usual backend if left out"),
     ),
     "the model",

@@ -1,4 +1,4 @@
-"""Weight files: {name: array} as safetensors or npz. Data only: nothing here can run code.
+"""Weight files: {name: array} as safetensors, npz or ONNX. Data only: nothing here can run code.
 
 Every name, type, size and offset of a file is checked against the file's length before memory is
 taken for it. Files are written whole or not at all.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,6 @@ import numpy as np
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.files import atomic_write
 from frame.core.tensors import as_tensor
-from frame.interop import npz, safetensors
 from frame.interop.checks import check_name
 from frame.interop.safetensors import dump_safetensors, parse_safetensors
 
@@ -31,13 +31,14 @@ __all__ = [
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 Pathlike: TypeAlias = str | os.PathLike[str]
 
-_FORMATS = {".safetensors": safetensors, ".npz": npz}
+_FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".onnx": "onnx"}
+"""Suffix -> the module of the format, which is loaded at its first use."""
 
 
 def save_weights(
     path: Pathlike, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write arrays (numpy arrays, Tensors, DLPack producers) to a .safetensors or .npz file.
+    """Write arrays (numpy arrays, Tensors, DLPack producers) to a .safetensors, .npz or .onnx file.
 
     The file replaces an older one atomically. `metadata` is text for people and tools. Equal
     content gives equal bytes.
@@ -54,7 +55,9 @@ def save_weights(
 
 
 def load_weights(path: Pathlike) -> Arrays:
-    """Read all arrays of a .safetensors or .npz file; each is writable and owns its memory.
+    """Read all arrays of a .safetensors, .npz or .onnx file; each is writable and owns its memory.
+
+    Of an ONNX model these are the initializers of its graph.
 
     Raises:
         InvalidArgumentError: the file is not of that format, is damaged, or holds a type that frame
@@ -89,7 +92,7 @@ def _format_of(path: Pathlike) -> Any:
             f"expected a file name that ends in {' or '.join(_FORMATS)}, received {str(path)!r}; "
             "pickled checkpoints can run code and are never read: convert them to safetensors"
         )
-    return found
+    return import_module(f"frame.interop.{found}")
 
 
 def _checked_metadata(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -229,7 +229,7 @@ class CompiledModel:
         return self._mode
 
     def load_params(self, values: Mapping[str, Any] | str | os.PathLike[str]) -> None:
-        """Write parameters from a mapping or a .safetensors or .npz file, all or none of them.
+        """Write parameters of a mapping or a .safetensors, .npz or .onnx file: all or none.
 
         Raises:
             NotFoundError: a name is unknown, or the file does not exist.
@@ -368,8 +368,8 @@ def compile(
         optimizer: how a step updates the parameters.
         sizes: numbers for symbols, such as {"batch": 64}, for which the training step alone is
             compiled: quicker code, that takes no other size (`DataLoader(..., drop_last=True)`).
-        params: initial values by path, or a .safetensors or .npz file of them, in place of the
-            declared initialisers. A graph has none of these: it needs a value for each parameter.
+        params: initial values by path, or a .safetensors, .npz or .onnx file of them, in place of
+            the declared initialisers. A graph has none of these: it needs a value for each parameter.
         passes: edits of the pass list, see `frame.compiler.pipeline.make_pipeline`.
         options: options of the backend.
         seed: the seed of initialisers and of random ops.

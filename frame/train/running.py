@@ -304,7 +304,7 @@ _BEST = "best:"  # no path of a parameter has a colon
 
 
 def save_model(model: CompiledModel, parameters: Mapping[str, np.ndarray], path: str) -> None:
-    """Write the parameters to .safetensors or .npz, or the whole model to `.frame`."""
+    """Write the parameters to .safetensors, .npz or .onnx, or the whole model to `.frame`."""
     from frame.interop.weights import save_weights
 
     if not path.endswith(".frame"):

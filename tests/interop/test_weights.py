@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import frame
+from frame import nn
 from frame.core.dtypes import DTYPES, bfloat16
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.files import atomic_write
@@ -24,7 +26,7 @@ from frame.interop import (
     save_weights,
 )
 
-SUFFIXES = [".safetensors", ".npz"]
+SUFFIXES = [".safetensors", ".npz", ".onnx"]
 
 
 def arrays_of_all_kinds() -> dict[str, np.ndarray]:
@@ -77,6 +79,105 @@ def test_int4_goes_into_npz_only(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="'q': safetensors has no type for int4"):
         save_weights(tmp_path / "w.safetensors", {"q": array})
     assert not (tmp_path / "w.safetensors").exists()
+
+
+def test_onnx_has_no_int4(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="'q': expected an element type of ONNX .*int4"):
+        save_weights(tmp_path / "w.onnx", {"q": np.arange(4).astype(DTYPES["int4"].numpy)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_goes_through_onnx(tmp_path: Path) -> None:
+    """Saved, loaded and saved again the bytes are the same, and so is what the model computes."""
+    net = nn.Sequential("mlp", [nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)])
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    first, second = (frame.compile(net, [frame.spec((2, 3))], seed=seed) for seed in (1, 2))
+    assert not np.array_equal(first(x), second(x))
+    save_weights(tmp_path / "one.onnx", first.params)
+    second.load_params(tmp_path / "one.onnx")
+    np.testing.assert_array_equal(second(x), first(x))
+    save_weights(tmp_path / "two.onnx", second.params)
+    assert (tmp_path / "two.onnx").read_bytes() == (tmp_path / "one.onnx").read_bytes()
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of a message of protocol buffers that has a length below 128."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def onnx_of(*tensors: bytes, more: bytes = b"") -> bytes:
+    """A model whose graph has a node beside its initializers."""
+    node = field(1, field(4, b"Relu"))
+    graph = field(7, node + b"".join(field(5, each) for each in tensors))
+    return b"\x08\x08" + more + field(8, b"\x10\x0d") + graph
+
+
+NAMED = field(8, b"w")
+FLOATS = struct.pack("<2f", 1.5, -2.0)
+TENSORS = {
+    # type, dims, and the list or bytes that hold the elements
+    "floats": (b"\x10\x01" + b"\x08\x02" + field(4, FLOATS), "float32", [1.5, -2.0]),
+    "single floats": (
+        b"\x10\x01\x08\x02" + b"\x25" + FLOATS[:4] + b"\x25" + FLOATS[4:],
+        "float32",
+        [1.5, -2.0],
+    ),
+    "packed dims": (b"\x10\x01" + field(1, b"\x02\x01") + field(9, FLOATS), "float32", None),
+    "int64": (b"\x10\x07\x08\x02" + field(7, b"\x05" + b"\xff" * 9 + b"\x01"), "int64", [5, -1]),
+    "int32": (b"\x10\x06\x08\x01" + b"\x28" + b"\xfe" + b"\xff" * 8 + b"\x01", "int32", [-2]),
+    "float16": (b"\x10\x0a\x08\x01" + field(5, b"\x80\x78"), "float16", [1.0]),
+    "doubles": (b"\x10\x0b\x08\x01" + field(10, struct.pack("<d", 0.1)), "float64", [0.1]),
+    "nothing": (b"\x10\x01\x08\x00", "float32", []),
+}
+
+
+@pytest.mark.parametrize("case", TENSORS)
+def test_the_lists_that_other_programs_write_into_onnx(tmp_path: Path, case: str) -> None:
+    tensor, kind, values = TENSORS[case]
+    (tmp_path / "w.onnx").write_bytes(onnx_of(tensor + NAMED, more=field(3, b"other")))
+    (array,) = load_weights(tmp_path / "w.onnx").values()
+    assert array.dtype == np.dtype(kind) and array.flags.writeable
+    assert array.ravel().tolist() == (values if values is not None else [1.5, -2.0])
+    assert array.shape == ((2, 1) if values is None else (len(values),))
+
+
+BAD_ONNX = {
+    "no graph": (b"\x08\x08", "it has 0 graphs"),
+    "a group": (b"\x0b", "wire type 3"),
+    "a long number": (b"\x08" + b"\xff" * 10 + b"\x01", "more than 64 bits"),
+    "elements": (onnx_of(b"\x10\x01\x08\x03" + field(9, FLOATS) + NAMED), "has 2 elements"),
+    "a huge shape": (
+        onnx_of(b"\x10\x01" + (b"\x08" + b"\xff" * 8 + b"\x7f") * 3 + NAMED),
+        "has the shape",
+    ),
+    "half a float": (onnx_of(b"\x10\x01\x08\x01" + field(9, FLOATS[:3]) + NAMED), "3 bytes"),
+    "strings": (onnx_of(b"\x10\x08\x08\x01" + NAMED), "element type 8"),
+    "another file": (onnx_of(b"\x10\x01\x70\x01" + NAMED), "file of its own"),
+    "twice": (onnx_of(*[b"\x10\x01\x08\x00" + NAMED] * 2), "'w' occurs twice"),
+    "no name": (onnx_of(b"\x10\x01\x08\x00"), "array name"),
+    "a name of bytes": (onnx_of(b"\x10\x01\x08\x00" + field(8, b"\xff")), "no text in UTF-8"),
+    "a bool": (onnx_of(b"\x10\x09\x08\x01" + field(9, b"\x02") + NAMED), "neither 0 nor 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ONNX)
+def test_bad_onnx(tmp_path: Path, case: str) -> None:
+    content, message = BAD_ONNX[case]
+    (tmp_path / "w.onnx").write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=f"expected a sound ONNX file.*{message}"):
+        load_weights(tmp_path / "w.onnx")
+
+
+def test_the_onnx_library_reads_and_writes_the_same_files(tmp_path: Path) -> None:
+    library = pytest.importorskip("onnx")
+    helper = pytest.importorskip("onnx.numpy_helper")
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array([-1, 2])}
+    save_weights(tmp_path / "w.onnx", arrays, {"k": "v"})
+    model = library.load(tmp_path / "w.onnx")
+    assert_equal({t.name: helper.to_array(t) for t in model.graph.initializer}, arrays)
+    library.save(model, tmp_path / "again.onnx")
+    assert_equal(load_weights(tmp_path / "again.onnx"), arrays)
+    assert load_metadata(tmp_path / "again.onnx") == {"k": "v"}
 
 
 def test_the_reference_library_reads_and_writes_the_same_files(tmp_path: Path) -> None:
@@ -298,7 +399,7 @@ def test_foreign_files_are_recognised(tmp_path: Path, start: bytes, kind: str) -
 
 def test_bad_paths(tmp_path: Path) -> None:
     for name in ("w.pt", "w", "w.bin", "w.pkl"):
-        with pytest.raises(InvalidArgumentError, match=r"\.safetensors or \.npz"):
+        with pytest.raises(InvalidArgumentError, match=r"\.safetensors or \.npz or \.onnx"):
             load_weights(tmp_path / name)
         with pytest.raises(InvalidArgumentError, match="convert them to safetensors"):
             save_weights(tmp_path / name, {})

@@ -38,7 +38,7 @@ dimension. A spec and a graph text have their own inputs."""
 @click.option("--input", "inputs", multiple=True, metavar="[NAME=]SHAPE[:DTYPE]", help="An input.")
 @click.option("--backend", help="A backend of `frame backends` (default: FRAME_BACKEND or cpu).")
 @click.option("--target", help="What to generate code for, such as x86-64-v3 (default: native).")
-@click.option("--params", type=click.Path(), help="Weights, .safetensors or .npz.")
+@click.option("--params", type=click.Path(), help="Weights, .safetensors, .npz or .onnx.")
 @click.option(
     "--seed", type=Seed(64), default=0, show_default=True, help="Seed of the initialisers."
 )
