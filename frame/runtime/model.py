@@ -369,7 +369,8 @@ def compile(
         sizes: numbers for symbols, such as {"batch": 64}, for which the training step alone is
             compiled: quicker code, that takes no other size (`DataLoader(..., drop_last=True)`).
         params: initial values by path, or a .safetensors, .npz or .onnx file of them, in place of
-            the declared initialisers. A graph has none of these: it needs a value for each parameter.
+            the declared initialisers. A graph has none of these: it needs a value for each
+            parameter.
         passes: edits of the pass list, see `frame.compiler.pipeline.make_pipeline`.
         options: options of the backend.
         seed: the seed of initialisers and of random ops.
