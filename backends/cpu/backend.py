@@ -65,13 +65,13 @@ class CpuBackend:
 
     def source_hash(self) -> str:
         """Return a digest of the sources of code generation and this backend, of the scalar rules
-        and schedules that users have registered, and of the grain that FRAME_GRAIN forces."""
+        and schedules that users have registered, and of the settings that schedules read."""
         foreign = (foreign_rules(), foreign_schedules("cpu"))
-        grain = config.get("FRAME_GRAIN")
-        if grain is None and not any(foreign):
+        read = (config.get("FRAME_GRAIN"), config.get("FRAME_WINOGRAD"))
+        if read == (None, "1") and not any(foreign):
             return _source_hash()
         user = Fingerprint()
-        user.add((foreign, grain))
+        user.add((foreign, read))
         digest = hashlib.sha256((_source_hash() + user.text()).encode()).hexdigest()
         return digest if user.exact else f"{VOLATILE}{digest}"
 

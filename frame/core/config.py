@@ -101,6 +101,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
                 "how an idle worker sleeps",
             ),
             Setting("FRAME_GRAIN", _integer(1, 1 << 40), None, "forced chunk grain, for tests"),
+            Setting("FRAME_WINOGRAD", _choice("0", "1"), "1", "whether convolutions may use it"),
         )
     }
 )

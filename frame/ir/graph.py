@@ -48,10 +48,14 @@ class Layout:
     `permutation` orders the logical axes from outermost to innermost (empty: row-major order).
     Each block `(axis, size)` splits that axis: its quotient stays in place, its remainder is
     appended as an innermost dimension. NCHW16c is `Layout(blocks=((1, 16),))`.
+
+    With `winograd`, windows of 3 x 3, the last two of four axes, are stored as their transforms
+    for so many results of a tile along an axis: that many points and two more.
     """
 
     permutation: tuple[int, ...] = ()
     blocks: tuple[tuple[int, int], ...] = ()
+    winograd: int = 0
 
     def storage_shape(self, shape: Shape) -> Shape:
         """Return the dense row-major shape in which a tensor of `shape` is stored.
@@ -64,6 +68,8 @@ class Layout:
         if self == ROW_MAJOR:
             return shape
         sizes = list(shape)
+        if self.winograd:
+            sizes[-2:] = [self.winograd + 2] * 2
         for axis, block in self.blocks:
             size = sizes[axis]
             sizes[axis] = -(-size // block) if isinstance(size, int) else size // block
@@ -73,7 +79,7 @@ class Layout:
     def __str__(self) -> str:
         order = ",".join(map(str, self.permutation))
         blocks = ",".join(f"{axis}:{size}" for axis, size in self.blocks)
-        return f"<{order}|{blocks}>"
+        return f"<{order}|{blocks}{f'|{self.winograd}' if self.winograd else ''}>"
 
 
 ROW_MAJOR = Layout()

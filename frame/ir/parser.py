@@ -326,10 +326,12 @@ class _GraphParser:
     def _layout(self) -> Layout:
         permutation = self._list("<", "|", lambda: self.scanner.integer("an axis", 4))
         blocks: list[tuple[int, int]] = []
-        if not self.scanner.at(">"):
+        if not self.scanner.at(">", "|"):
             blocks = self._items(self._block)
+        transformed = self.scanner.accept("|")
+        winograd = self.scanner.integer("the results of a tile", 4) if transformed else 0
         self.scanner.expect(">")
-        return Layout(tuple(permutation), tuple(blocks))
+        return Layout(tuple(permutation), tuple(blocks), winograd)
 
     def _block(self) -> tuple[int, int]:
         axis = self.scanner.integer("an axis", 4)

@@ -69,6 +69,10 @@ def check_layout(type_: TensorType) -> None:
         )
     if any(not 0 <= axis < rank or block < 1 for axis, block in layout.blocks):
         raise InvalidArgumentError(f"a block of the layout of {type_} must split one of its axes")
+    if layout.winograd and (layout.winograd not in (2, 4) or type_.shape[2:] != (3, 3)):
+        raise InvalidArgumentError(
+            f"the layout of {type_} transforms windows [outputs, channels, 3, 3] by 2 or 4"
+        )
     numel(type_.storage_shape)
 
 

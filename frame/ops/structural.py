@@ -108,7 +108,8 @@ register(
 
 def _layout(values: Attributes) -> Layout:
     flat: Sequence[int] = values["blocks"]
-    return Layout(values["permutation"], tuple(zip(flat[::2], flat[1::2], strict=True)))
+    blocks = tuple(zip(flat[::2], flat[1::2], strict=True))
+    return Layout(values["permutation"], blocks, values["winograd"])
 
 
 def _relayout_type(operands: Types, values: Attributes) -> TensorType:
@@ -121,6 +122,17 @@ def _relayout_type(operands: Types, values: Attributes) -> TensorType:
         raise InvalidArgumentError(
             f"relayout of shape {shape_text(x.shape)} needs a permutation of its axes and blocks "
             f"of (axis, size), received {permutation} and {blocks}"
+        )
+    winograd = values["winograd"]
+    if winograd and not (winograd in (2, 4) and x.rank == 4 and x.shape[2:] == (3, 3)):
+        raise InvalidArgumentError(
+            f"relayout to Winograd's transforms needs weights [outputs, channels, 3, 3] and 2 or 4 "
+            f"results of a tile, received shape {shape_text(x.shape)} and {winograd}"
+        )
+    if x.layout.winograd:
+        raise InvalidArgumentError(
+            f"relayout can't read {x}, whose elements are stored as Winograd's transforms; keep "
+            f"the weights as they were"
         )
     return TensorType(x.dtype, x.shape, _layout(values))
 
@@ -153,6 +165,12 @@ register(
                 "permutation", "ints", (), "axes from outermost to innermost; () is all in order"
             ),
             AttributeSpec("blocks", "ints", (), "axis and size of each block, one after another"),
+            AttributeSpec(
+                "winograd",
+                "int",
+                0,
+                "results of a tile of the transforms of windows of 3 x 3; 0: none",
+            ),
         ),
         infer=_relayout_type,
         reference=lambda operands, values: operands[0],

@@ -141,14 +141,16 @@ def assemble(plan: ProgramPlan, executables: Sequence[Executable]) -> Program:
 
 def type_to_data(type_: TensorType) -> list[Any]:
     """Return a tensor type as plain data."""
-    layout = [list(type_.layout.permutation), [list(block) for block in type_.layout.blocks]]
+    stored = type_.layout
+    layout = [list(stored.permutation), [list(block) for block in stored.blocks], stored.winograd]
     return [type_.dtype.name, [str(size) for size in type_.shape], layout, str(type_.device)]
 
 
 def type_from_data(data: Sequence[Any]) -> TensorType:
     """Return the tensor type that `type_to_data` wrote."""
-    name, shape, (permutation, blocks), device = data
-    layout = Layout(tuple(permutation), tuple((int(a), int(s)) for a, s in blocks))
+    name, shape, (permutation, blocks, *further), device = data
+    pairs = tuple((int(axis), int(size)) for axis, size in blocks)
+    layout = Layout(tuple(permutation), pairs, *map(int, further))
     sizes = tuple(parse_dim(size) for size in shape)
     return TensorType(dtype(name), sizes, layout, Device.parse(device))
 

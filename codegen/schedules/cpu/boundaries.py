@@ -238,6 +238,7 @@ def convolution(target: TargetDescription) -> Iterator[Graph]:
     for dtype in (float32, float16):
         yield graph(f"convolution_panels_{dtype}", dtype, lambda cases: _panels(cases, target))
     yield graph("convolution_stored", float32, lambda cases: _stored(cases, target))
+    yield graph("convolution_winograd", float32, lambda cases: _winograd(cases, target))
     yield graph("convolution_spread", float32, lambda cases: _spread(cases, target))
     yield graph("convolution_symbolic", float32, _symbolic_convolutions)
 
@@ -327,6 +328,30 @@ def _stored(cases: Cases, target: TargetDescription) -> None:
         (tiles,) = create_node("relayout", (w,), {"permutation": (), "blocks": (0, rows)})
         x = cases.input((2, 5 * groups, 3, 5))
         cases.outputs(ops.conv2d(x, tiles, groups=groups, **same))
+
+
+def _winograd(cases: Cases, target: TargetDescription) -> None:
+    """Transformed weights: rows of tiles that fill a piece, or end within one; of a few images."""
+    rows, _ = register_tile(target)
+    lanes = target.lanes(float32)
+    w = cases.input((rows + 1, 5, 3, 3))  # no padding: the table knows the terms of a sum alone
+    cases.outputs(ops.conv2d(cases.input((1, 5, 8, 7)), _transformed(w, rows, 4)))
+    _convolve(cases, (1, 16, 8, 8), (16, 16, 3, 3), padding=(1, 1, 1, 1))  # would, if w was fixed
+    batch = Dim.symbol("batch")
+    for x, outputs in (
+        (cases.input((1, 5, 3, 4 * lanes)), rows),
+        (cases.input((batch, 2, 2, 2 * lanes - 2)), 3),
+    ):
+        w = cases.input((outputs, x.shape[1], 3, 3))
+        y = ops.conv2d(x, _transformed(w, rows, 2), padding=(1, 1, 1, 1))
+        bias = ops.reshape(cases.input((outputs,)), (outputs, 1, 1))
+        cases.outputs(ops.relu(y + bias) + cases.input(x.shape[2:]))
+
+
+def _transformed(w: Value, rows: int, results: int) -> Value:
+    blocks = (0, min(rows, int(w.shape[0])))  # type: ignore[arg-type]
+    values = {"permutation": (2, 3, 0, 1), "blocks": blocks, "winograd": results}
+    return create_node("relayout", (w,), values)[0]
 
 
 def _windows(cases: Cases, target: TargetDescription) -> None:

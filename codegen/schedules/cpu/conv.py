@@ -14,11 +14,11 @@ schedule of many output channels, `conv_direct` that of few multiply-adds for ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Block, Buffer, Call, Expr, If, Kernel, LoopKind, Scope, View
-from frame.codegen.schedules.cpu import conv_direct, conv_panels, conv_plain
+from frame.codegen.schedules.cpu import conv_direct, conv_panels, conv_plain, conv_winograd
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
 from frame.codegen.schedules.cpu.conv_copies import copy_w, copy_x, flattened, with_workspaces
 from frame.codegen.schedules.cpu.conv_image import Image
@@ -53,6 +53,9 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     plans = make_plans(group.body, group.target)
     if not plans:
         return conv_plain.lower(group)
+    winograd = _winograd(plans, group.target)
+    if winograd is not None:
+        return conv_winograd.lower(group, winograd)
     return tuple(call for plan in plans for call in _lowered(group, plan))
 
 
@@ -80,7 +83,11 @@ def _lowered(group: Group, plan: ConvPlan) -> tuple[KernelCall, ...]:
 def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
     """Return the bytes of the padded copy of x, and of the copy of the weights."""
     found = []
-    for plan in make_plans(body, target):
+    plans = make_plans(body, target)
+    winograd = _winograd(plans, target)
+    if winograd is not None:
+        return winograd.conv.workspaces()
+    for plan in plans:
         if plan.is_empty or conv_direct.make_direct(plan, target) is None:
             panels = conv_panels.make_panels(plan, body, target)
             found.append(plan if panels is None else panels.conv)
@@ -89,8 +96,18 @@ def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
 
 def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
     """Return the layout of weights that are read tile by tile of output channels."""
+    wanted = conv_winograd.layouts(body, target)
+    if wanted:
+        return wanted
     panels = _only_panels(body, target)
     return {} if panels is None else conv_panels.layouts(body, panels)
+
+
+def _winograd(
+    plans: Sequence[ConvPlan], target: TargetDescription
+) -> conv_winograd.WinogradPlan | None:
+    """Return the plan of a convolution by Winograd's transforms, if its weights are stored so."""
+    return conv_winograd.make_winograd(plans[0], target) if len(plans) == 1 else None
 
 
 def _only_panels(body: Graph, target: TargetDescription) -> conv_panels.PanelPlan | None:
@@ -107,6 +124,8 @@ def _check_weights(group: Group) -> None:
     """Raise InvalidArgumentError for weights in a layout that the schedule does not read."""
     layout = anchor_of(group.body).operands[1].type.layout
     if layout == ROW_MAJOR:
+        return
+    if _winograd(make_plans(group.body, group.target), group.target) is not None:
         return
     panels = _only_panels(group.body, group.target)
     wanted = None if panels is None else conv_panels.tiles(panels)

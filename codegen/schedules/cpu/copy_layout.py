@@ -11,9 +11,11 @@ from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind
 from frame.codegen.schedules.cpu.chunks import flat_extent, grain, lanes_of, remaining, unflatten
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
+from frame.codegen.schedules.cpu.winograd import weights_call
 from frame.codegen.schedules.group import Group, Index, KernelCall
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Shape, Size
-from frame.ir.graph import Layout, Value
+from frame.ir.graph import Layout, Node, Value
 
 NOTE = __doc__.split("\n\n")[1]
 
@@ -22,6 +24,8 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     """Return the one kernel of a relayout."""
     (node,) = (n for n in group.body.nodes if n.op == "relayout")
     (source,), (result,) = node.operands, node.results
+    if result.type.layout.winograd:
+        return (_transformed(group, node),)
     before, after = source.type.layout, result.type.layout
     group = group.with_buffers(
         captures=(_stored(group, group.captures[0], source),),
@@ -48,6 +52,19 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
                 body.store(group.outputs[0], stored, b.load(group.captures[0], source_index, mask))
     block = vectorise_loops(body.block(), lanes_of(group), group.target)
     return (group.call("", block, chunks, NOTE),)
+
+
+def _transformed(group: Group, node: Node) -> KernelCall:
+    """Return the kernel of a relayout to the transforms that `conv_winograd` reads."""
+    (result,) = node.results
+    target, layout = _stored(group, group.outputs[0], result), result.type.layout
+    if (layout.permutation, len(layout.blocks)) != ((2, 3, 0, 1), 1) or layout.blocks[0][0] != 0:
+        raise InvalidArgumentError(
+            f"the cpu stores transforms of weights in tiles of outputs, received {layout}"
+        )
+    source = _stored(group, group.captures[0], node.operands[0])
+    group = group.with_buffers(captures=(source,), outputs=(target,))
+    return weights_call(group, source, target)
 
 
 def _always(inside: Expr) -> bool:

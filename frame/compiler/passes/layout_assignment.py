@@ -17,7 +17,7 @@ from frame.compiler.passes.dead_nodes import DeadNodeElimination
 from frame.compiler.passes.loop_invariants import hoist_invariants
 from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
-from frame.ir.graph import ROW_MAJOR, Graph, GraphInput, Layout, Node, Role, Value
+from frame.ir.graph import ROW_MAJOR, Attribute, Graph, GraphInput, Layout, Node, Role, Value
 from frame.ops.anchors import ANCHORS
 from frame.ops.record import Trait
 from frame.ops.registry import create_node
@@ -137,7 +137,9 @@ def _relayout(value: Value, layout: Layout, packed: _Packed) -> Value:
     if found is None:
         packed.context.count("relayout")
         blocks = tuple(part for block in layout.blocks for part in block)
-        attributes = {"permutation": layout.permutation, "blocks": blocks}
+        attributes: dict[str, Attribute] = {"permutation": layout.permutation, "blocks": blocks}
+        if layout.winograd:
+            attributes["winograd"] = layout.winograd
         (found,) = create_node("relayout", (value,), attributes)
         packed.values[value, layout] = found
     return found

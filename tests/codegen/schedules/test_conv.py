@@ -9,13 +9,18 @@ import pytest
 
 from frame import ops
 from frame.backends.cpu.target import host_target, named_target
+from frame.codegen.schedules.cpu.conv import layouts
 from frame.codegen.schedules.cpu.conv_panels import PanelPlan, make_panels
 from frame.codegen.schedules.cpu.conv_plan import ConvPlan, make_plans
+from frame.codegen.schedules.cpu.gemm_micro import register_tile
+from frame.core import config
 from frame.core.dtypes import float32
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Dim, Size
+from frame.core.tolerances import compare
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Graph, TensorType
+from frame.ops.interpreter import interpret
 from frame.ops.registry import create_node
 from tests.support.compile import make_piece
 
@@ -115,3 +120,62 @@ def test_weights_in_a_layout_that_is_not_read_are_refused(outputs: int) -> None:
         builder.output(ops.conv2d(x, tiles))
     with pytest.raises(InvalidArgumentError, match="reads weights in row-major order"):
         assert make_piece(builder.finish(), named_target("x86-64-v3")).lowered
+
+
+# --- Winograd's transforms ------------------------------------------------------------------------
+
+
+def convolution(*shape: int, outputs: int, winograd: int = 0) -> Graph:
+    """A convolution by 3 x 3 whose weights are stored as transforms, if `winograd`."""
+    with GraphBuilder("winograd") as builder:
+        x = builder.input(TensorType(float32, shape))
+        w = builder.input(TensorType(float32, (outputs, shape[1], 3, 3)))
+        if winograd:
+            stored = {"permutation": (2, 3, 0, 1), "blocks": (0, ROWS), "winograd": winograd}
+            (w,) = create_node("relayout", (w,), stored)
+        builder.output(ops.conv2d(x, w, padding=(1, 1, 1, 1)))
+    return builder.finish()
+
+
+ROWS, _ = register_tile(host_target())
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 56, 56), (1, 256, 14, 14), (8, 512, 7, 7)])
+def test_weights_of_many_channels_are_stored_as_transforms(shape: tuple[int, ...]) -> None:
+    graph = convolution(*shape, outputs=shape[1])
+    target = replace(named_target("x86-64-v3"), l1=1 << 15, l2=1 << 19)
+    assert layouts(graph, target)[1].winograd in (2, 4)
+    with config.override(FRAME_WINOGRAD="0"):
+        assert layouts(graph, target)[1].winograd == 0
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 56, 56), (8, 15, 56, 56)])
+def test_weights_of_few_channels_are_not(shape: tuple[int, ...]) -> None:
+    assert all(
+        not row.winograd for row in layouts(convolution(*shape, outputs=64), host_target()).values()
+    )
+
+
+@pytest.mark.parametrize("winograd", [2, 4])
+def test_errors_of_transforms_are_near_those_of_a_direct_convolution(winograd: int) -> None:
+    generator = np.random.default_rng(5)
+    x = generator.standard_normal((1, 64, 12, 12)).astype(np.float32)
+    w = generator.standard_normal((7, 64, 3, 3)).astype(np.float32)
+    direct, transformed = (convolution(1, 64, 12, 12, outputs=7, winograd=n) for n in (0, winograd))
+    (exact,) = interpret(direct, [x.astype(np.float64), w.astype(np.float64)], {})
+    (terms,) = interpret(direct, [np.abs(x).astype(np.float64), np.abs(w).astype(np.float64)], {})
+    (ours,) = make_piece(direct).executable().run([x, w])
+    (theirs,) = make_piece(transformed).executable().run([x, w])
+    compare(theirs, exact, float32, terms)
+    ratio = np.std(theirs - exact) / np.std(ours - exact)
+    assert ratio < 2.0
+
+
+def test_transforms_are_not_read_as_elements() -> None:
+    graph = convolution(1, 64, 12, 12, outputs=7, winograd=4)
+    (w,) = graph.nodes[-1].operands[1:]
+    with (
+        GraphBuilder("back"),
+        pytest.raises(InvalidArgumentError, match="stored as Winograd's transforms"),
+    ):
+        create_node("relayout", (w,), {})

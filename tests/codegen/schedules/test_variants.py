@@ -38,10 +38,10 @@ OTHERS |= {"boundaries.py", "boundaries_along.py", "boundary_cases.py"}
 NARROW = ("elementwise_float64", "reduction_float64", "convolution_float64", "scatter_float64")
 
 # Caches as large as those of the host, for what pays there alone.
-LARGE = ("product_blocks", "product_panels")
+LARGE = ("product_blocks", "product_panels", "convolution_winograd")
 
 # Plans that a grain of 1 changes, besides those of the first graph of an anchor.
-GRAINED = ("transpose_float32", "convolution_direct_float32")
+GRAINED = ("transpose_float32", "convolution_direct_float32", "convolution_winograd")
 
 # (file, function, arm) -> why no graph enters it; a row that is entered, or is gone, fails
 UNREACHED = {
