@@ -57,6 +57,7 @@ BAD = [
     ("FRAME_BACKEND", " "),
     ("FRAME_POOL_WAIT", "spin"),
     ("FRAME_GRAIN", "0"),
+    ("FRAME_WINOGRAD", "yes"),
     ("FRAME_GRAIN", "\udcff"),
 ]
 # Any text is a folder, or a wish for no colour; OMP_NUM_THREADS is not frame's own.

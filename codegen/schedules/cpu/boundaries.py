@@ -335,11 +335,11 @@ def _winograd(cases: Cases, target: TargetDescription) -> None:
     rows, _ = register_tile(target)
     lanes = target.lanes(float32)
     w = cases.input((rows + 1, 5, 3, 3))  # no padding: the table knows the terms of a sum alone
-    cases.outputs(ops.conv2d(cases.input((1, 5, 8, 7)), _transformed(w, rows, 4)))
+    cases.outputs(ops.conv2d(cases.input((1, 5, 8, lanes + 3)), _transformed(w, rows, 4)))
     _convolve(cases, (1, 16, 8, 8), (16, 16, 3, 3), padding=(1, 1, 1, 1))  # would, if w was fixed
     batch = Dim.symbol("batch")
     for x, outputs in (
-        (cases.input((1, 5, 3, 4 * lanes)), rows),
+        (cases.input((1, 5, 3, 4 * lanes - 1)), rows),
         (cases.input((batch, 2, 2, 2 * lanes - 2)), 3),
     ):
         w = cases.input((outputs, x.shape[1], 3, 3))
