@@ -53,7 +53,7 @@ from frame.ops.registry import create_node, lookup
 
 NOTE = __doc__.split("\n\n")[1]
 _LOCAL = 3 << 16  # bytes of local memory of a chunk at most
-_ROWS = 8  # of a tile whose steps multiply by weights, which then stream from the caches less often
+_ROWS = 4  # of a tile whose steps multiply by weights: enough to hide that these come from a cache
 _WORK = 1 << 13  # operations of a step of a tile at least: what the calls of its kernels are worth
 _FEW = 1 << 17  # operations of a step that is worth no second thread
 _BUSY = 1 << 24  # operations of a step from which on a launch of its own costs nothing
