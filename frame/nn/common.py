@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from frame import ops
@@ -162,12 +162,25 @@ def ConvTranspose2d(
         "bias": bias,
         "dilation": pair("dilation", dilation),
     }
+    _check_output(options)
     start = init or kaiming_uniform(TORCH_GAIN)
     specs = [param((in_channels, width, *kernel), start, dtype=dtype, name="weight")]
     if bias:
         bound = 1 / math.sqrt(width * math.prod(kernel))
         specs.append(param(out_channels, uniform(-bound, bound), dtype=dtype, name="bias"))
     return layer("ConvTranspose2d", _build_transpose, options, specs, name=name)
+
+
+def _check_output(options: Mapping[str, Any]) -> None:
+    """Raise InvalidArgumentError where output_padding names no size that strides make equal."""
+    names = ("output_padding", "stride", "dilation")
+    columns = [v if isinstance(v, tuple) else (v,) for v in (options[name] for name in names)]
+    for more, step, spread in zip(*columns, strict=True):
+        if more >= max(step, spread):
+            raise InvalidArgumentError(
+                f"output_padding must be below the stride {step} or the dilation {spread}, got "
+                f"{more}: it chooses between sizes that a stride makes equal"
+            )
 
 
 def _build_transpose1d(self: Scope, x: Value) -> Value:
@@ -220,6 +233,7 @@ def ConvTranspose1d(
         "bias": bias,
         "dilation": positive("dilation", dilation),
     }
+    _check_output(options)
     start = init or kaiming_uniform(TORCH_GAIN)
     specs = [param((in_channels, width, kernel_size), start, dtype=dtype, name="weight")]
     if bias:

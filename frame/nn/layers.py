@@ -106,6 +106,15 @@ def _padding(what: str, value: Pair) -> tuple[int, int, int, int]:
     return items[0], items[1], items[2], items[3]
 
 
+def check_window(padding: Sequence[int], window: Sequence[int]) -> None:
+    """Raise InvalidArgumentError where a pool has windows that lie in the padding alone."""
+    if any(size >= most for size, most in zip(padding, window, strict=True)):
+        raise InvalidArgumentError(
+            f"padding must be below the window {tuple(dict.fromkeys(window))}, so that no window "
+            f"lies in the padding alone, got {tuple(padding)}"
+        )
+
+
 def _same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, int, int, int]:
     total = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     top, left = total[0] // 2, total[1] // 2
@@ -270,10 +279,12 @@ def _pooling(
     kind: str, builder: Builder, kernel: Pair, stride: Pair | None, padding: Pair, name: str
 ) -> Module:
     window = pair("kernel_size", kernel)
+    around = _padding("padding", padding)
+    check_window(around, (window[0], window[0], window[1], window[1]))
     options = {
         "kernel_size": window,
         "stride": window if stride is None else pair("stride", stride),
-        "padding": _padding("padding", padding),
+        "padding": around,
     }
     return _layer(kind, builder, options, (), name)
 

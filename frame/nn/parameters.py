@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import numbers
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
@@ -84,6 +85,17 @@ def fans(shape: Sequence[int]) -> tuple[int, int]:
     return shape[1] * window, shape[0] * window
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _numbers(factory: str, *values: Any) -> tuple[float, ...]:
+    """Return numbers as floats, or raise InvalidArgumentError that names the factory."""
+    if wrong := [value for value in values if not _is_number(value)]:
+        raise InvalidArgumentError(f"{factory} takes numbers, received {wrong[0]!r:.60}")
+    return tuple(map(float, values))
+
+
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """Uniform between `low` and `high`."""
@@ -119,8 +131,8 @@ class Normal:
 
     def values(self, shape: tuple[int, ...], element: DType, source: Source) -> np.ndarray:
         """Return the initial values."""
-        numbers = source.normal(math.prod(shape), element)
-        return (self.mean + numbers * self.deviation).reshape(shape)
+        draws = source.normal(math.prod(shape), element)
+        return (self.mean + draws * self.deviation).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +176,12 @@ class Scaled:
                 f"expected a mode of {', '.join(_MODES)} and a distribution of "
                 f"{', '.join(_DISTRIBUTIONS)}, received {self.mode!r} and {self.distribution!r}"
             )
-        if not 0 <= self.gain < math.inf:
-            raise InvalidArgumentError(f"expected a finite gain >= 0, received {self.gain}")
+        if not _is_number(self.gain) or not 0 <= self.gain < math.inf:
+            raise InvalidArgumentError(f"expected a finite gain >= 0, received {self.gain!r:.60}")
+        if self.fan is not None and (not _is_number(self.fan) or not 0 < self.fan < math.inf):
+            raise InvalidArgumentError(
+                f"expected a fan above 0, or None for that of the shape, received {self.fan!r:.60}"
+            )
 
     def values(self, shape: tuple[int, ...], element: DType, source: Source) -> np.ndarray:
         """Return the initial values."""
@@ -184,12 +200,12 @@ class Scaled:
 
 def uniform(low: float = 0.0, high: float = 1.0) -> Initialiser:
     """Declare uniform values between `low` and `high`."""
-    return Uniform(float(low), float(high))
+    return Uniform(*_numbers("nn.uniform", low, high))
 
 
 def normal(mean: float = 0.0, deviation: float = 1.0) -> Initialiser:
     """Declare normal values."""
-    return Normal(float(mean), float(deviation))
+    return Normal(*_numbers("nn.normal", mean, deviation))
 
 
 def zeros() -> Initialiser:
@@ -203,13 +219,20 @@ def ones() -> Initialiser:
 
 
 def full(value: float) -> Initialiser:
-    """Declare the same number everywhere."""
+    """Declare the same number everywhere; infinities too, but not NaN."""
+    if not _is_number(value) or math.isnan(value):
+        raise InvalidArgumentError(f"nn.full takes a number, received {value!r:.60}")
     return Full(float(value))
 
 
 def inline(values: Any) -> Initialiser:
     """Declare given values, copied now; their shape must be the parameter's."""
-    return Inline(Constant(np.asarray(values)))
+    try:
+        return Inline(Constant(np.asarray(values)))
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"nn.inline takes an array of numbers, received {values!r:.60}: {error}"
+        ) from error
 
 
 def kaiming_uniform(

@@ -10,7 +10,7 @@ from frame.core.shapes import shape_text
 from frame.ir.graph import Value
 from frame.nn.checks import layer, of_shape
 from frame.nn.common import sides
-from frame.nn.layers import positive
+from frame.nn.layers import check_window, positive
 from frame.nn.module import Builder, Module, Scope
 
 
@@ -44,12 +44,13 @@ def _pool1d(
     padding: int | Sequence[int],
     name: str,
 ) -> Module:
-    window = positive("kernel_size", kernel_size)
+    window, around = positive("kernel_size", kernel_size), sides(padding)
+    check_window(around, (window, window))
     options = {
         "op": kind,  # hidden from people, who see the kind itself
         "kernel_size": window,
         "stride": window if stride is None else positive("stride", stride),
-        "padding": sides(padding),
+        "padding": around,
     }
     return layer(kind, builder, options, name=name)
 

@@ -125,7 +125,9 @@ def test_every_factory_names_its_source():
 def test_every_factory_can_be_called():
     assert set(BASE) <= set(catalogue.factories())
     for factory in catalogue.factories():
-        assert isinstance(getattr(nn, factory)(*BASE.get(factory, ())), nn.Module)
+        make = getattr(nn, factory)
+        assert isinstance(make(*BASE.get(factory, ())), nn.Module)
+        assert inspect.signature(make).parameters["name"].default == ""
 
 
 def fault(factory, parameter, value):

@@ -325,6 +325,12 @@ def test_sequential_passes_several_results_on():
         (lambda: nn.MseLoss("average"), "mean, sum, none"),
         (lambda: nn.Sequential("s", [3]), "takes modules"),
         (lambda: nn.LayerNorm(0), "features"),
+        (lambda: nn.MaxPool2d(2, padding=2), r"padding must be below the window \(2,\).*got"),
+        (lambda: nn.AvgPool2d((2, 3), padding=(1, 3)), r"below the window \(2, 3\)"),
+        (lambda: nn.AvgPool1d(3, padding=(0, 3)), "padding must be below the window"),
+        (lambda: nn.ConvTranspose1d(1, 1, 2, 2, output_padding=2), "output_padding must be below"),
+        (lambda: nn.ConvTranspose2d(1, 1, 2, (3, 1), output_padding=(2, 1)), "the stride 1"),
+        (lambda: nn.Linear(2, 3, name="a.b"), "name of a parameter or module .* 'a.b' in Linear"),
     ],
 )
 def test_bad_arguments(make, message):

@@ -16,9 +16,11 @@ from frame.compiler.autodiff import build_backward_graph
 from frame.compiler.optimizers import SGD
 from frame.core.dtypes import float16, float32
 from frame.core.errors import InvalidArgumentError
+from frame.data import DataLoader, TensorDataset
 from frame.ir.builder import GraphBuilder, Rewriter
 from frame.ir.graph import TensorType
 from frame.ops.interpreter import interpret
+from frame.train import fit
 
 REACH = 0.5  # weights and data are drawn between -REACH and REACH where nothing else is said
 
@@ -99,6 +101,42 @@ def test_a_linear_layer_in_float16_stays_in_float16():
     first, last, model = losses(module, x, target, 0.1, 30)
     assert last < 0.5 * first
     assert {str(np.asarray(value).dtype) for value in model.params.values()} == {"float16"}
+
+
+def test_batches_of_a_loader_train_a_perceptron():
+    numbers = Numbers(20260713)
+    x = numbers.draw(16, 4)
+    target = np.float32(0.5) * x[:, :1] - np.float32(0.25) * x[:, 1:2] + np.float32(0.2)
+    module = nn.Sequential([nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)])
+    batches = DataLoader(TensorDataset([x, target]), 4, shuffle=True, seed=7)
+    model = frame.compile(
+        module,
+        [frame.spec((4, 4))],
+        loss=nn.MseLoss(),
+        targets=[frame.spec((4, 1))],
+        optimizer=SGD(),
+    )
+    epochs = fit(model, batches, epochs=150, learning_rate=0.1).epochs
+    assert epochs[-1].loss < 0.1 * epochs[0].loss and epochs[-1].loss < 0.1
+
+
+def test_a_backward_graph_keeps_the_order_of_its_outputs():
+    """The outputs of the forward graph come first: [square, sum, 2 x]."""
+    x = np.array([1.0, -2.0, 0.5], np.float32)
+    with GraphBuilder("square") as builder:
+        builder.output(ops.square(builder.input(TensorType(float32, (3,)))))
+    graph = build_backward_graph(with_output(builder.finish(), ops.sum), 1, [0])
+    square, total, slope = frame.compile(graph)(x)
+    assert square.tolist() == [1, 4, 0.25] and total == 5.25 and slope.tolist() == [2, -4, 1]
+
+
+def test_relu_of_a_product_on_paper():
+    x = np.array([[1, -2, 3], [0.5, 1, -1]], np.float32)
+    w = np.array([[1, 0, -1, 2], [0, 1, 0.5, 0], [-1, 0, 1, 1]], np.float32)
+    found = frame.compile(
+        lambda x, w: ops.relu(x @ w + 0.5), [frame.spec((2, 3)), frame.spec(w.shape)]
+    )
+    np.testing.assert_array_equal(found(x, w), np.maximum(x @ w + 0.5, 0))
 
 
 # --- images ---------------------------------------------------------------------------------------

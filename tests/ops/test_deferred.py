@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from frame import ops
+from frame.core.dtypes import float32
 from frame.core.errors import InvalidArgumentError
+from frame.ir.builder import GraphBuilder
+from frame.ir.graph import TensorType
 from frame.ops.record import Sample
 from tests.ops import support
 from tests.ops.checking import gradients, run
@@ -56,6 +59,19 @@ def test_selective_scan_closed_form():
     columns = [[1, 2, -1], [0.5, 0.25, -0.5], [2, 1, 3], [1, 2, 0.5], [0.1, -1, 2]]
     (y,) = run(ops.selective_scan, *(np.array(c, np.float64) for c in columns))
     np.testing.assert_allclose(y, [2.1, 3, -4.125], rtol=1e-14)
+
+
+def test_the_gradient_of_selective_scan_is_a_scan_of_its_own_length():
+    """One scan in the other direction, however long: no node a step."""
+
+    def ops_of(size):
+        types = [TensorType(float32, (2, size))] * 5
+        with GraphBuilder() as builder:
+            builder.output(ops.selective_scan(*map(builder.input, types)))
+        return [node.op for node in support.backward(builder.finish()).nodes]
+
+    long, short = ops_of(1000), ops_of(3)
+    assert long == short and "linear_scan" in long
 
 
 def test_the_padding_row_of_an_embedding_learns_nothing():
