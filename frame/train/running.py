@@ -61,6 +61,7 @@ class TrainingRun:
         self._averages = [n for n in model.store if n.startswith(f"{AVERAGE}.")]
         self._folder = None if task.saving is None else CheckpointFolder(task.saving)
         self._watched_value_exists()
+        self._snapshots_are_reached()
         schedule = task.checked_scheduler().schedule(len(self._loader))
         total = task.epochs * len(self._loader)
         self._steps = Steps(model, schedule, total, self._metrics, self._left)
@@ -143,6 +144,7 @@ class TrainingRun:
         better = self._watch.better(record)
         if better:
             self._keep_best()
+        self._keep_snapshots()
         self._stopped = self._stopped or self._reason(record)
         for callback in self.task.callbacks:
             callback.on_epoch(self, record)
@@ -219,6 +221,20 @@ class TrainingRun:
             self._watch.parameters = parameters
         if self.task.best_path is not None:
             save_model(self.model, parameters, self.task.best_path)
+
+    def _keep_snapshots(self) -> None:
+        """Write the models that are wanted after the epoch that has just ended."""
+        for epoch, path in self.task.snapshots:
+            if epoch == self.epoch:
+                save_model(self.model, dict(self.model.params), path)
+
+    def _snapshots_are_reached(self) -> None:
+        late = [epoch for epoch, _ in self.task.snapshots if epoch > self.task.epochs]
+        if late:
+            raise InvalidArgumentError(
+                f"save_model_at_epoch: expected an epoch from 1 to {self.task.epochs}, the "
+                f"total_epochs, received {late[0]}"
+            )
 
     # --- checkpoints ------------------------------------------------------------------------------
 

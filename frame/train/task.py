@@ -88,6 +88,7 @@ class DeepLearningTask:
     freezes: tuple[Freeze, ...] = ()
     saving: CheckpointRule | None = None
     best_path: str | None = None
+    snapshots: tuple[tuple[int, str], ...] = ()
     callbacks: tuple[Callback, ...] = ()
     bar: bool | None = None
     backend_name: str | None = None
@@ -357,10 +358,17 @@ class DeepLearningTask:
 
         The best epoch is that of `early_stop`, else of `val_top1`, `val_loss` or `loss`.
         """
-        target = os.fspath(path)
-        if not target.endswith((".safetensors", ".npz", ".frame")):
-            raise _wrong("save_best", "a path that ends in .safetensors, .npz or .frame", path)
-        return replace(self, best_path=checked_path(target))
+        return replace(self, best_path=_model_path("save_best", path))
+
+    def save_model_at_epoch(self, epoch: int, path: Pathlike) -> DeepLearningTask:
+        """Write the model as it is after an epoch, counted from 1; the path is as for `save_best`.
+
+        Each call adds an epoch. One that is never reached, as the training stops early, leaves no
+        file.
+        """
+        number = _count("save_model_at_epoch", epoch)
+        row = number, _model_path("save_model_at_epoch", path)
+        return replace(self, snapshots=(*self.snapshots, row))
 
     def callback(self, *callbacks: Any) -> DeepLearningTask:
         """Call these, too: a Callback (`CsvLog`, `JsonLinesLog`, `TensorBoardLog`, `HtmlReport`, or
@@ -467,6 +475,13 @@ def _given(name: str, value: Any, example: str) -> Any:
 
 def _wrong(method: str, expected: str, received: object) -> InvalidArgumentError:
     return InvalidArgumentError(f"{method}: expected {expected}, received {received!r:.80}")
+
+
+def _model_path(method: str, path: Pathlike) -> str:
+    target = os.fspath(path)
+    if not target.endswith((".safetensors", ".npz", ".frame")):
+        raise _wrong(method, "a path that ends in .safetensors, .npz or .frame", path)
+    return checked_path(target)
 
 
 def _count(name: str, value: Any, least: int = 1) -> int:

@@ -185,6 +185,19 @@ def test_the_best_model_is_saved(tmp_path: Path, suffix: str) -> None:
         np.testing.assert_array_equal(saved[name], value)
 
 
+def test_the_models_of_wanted_epochs_are_saved(tmp_path: Path) -> None:
+    first, last = tmp_path / "first.npz", tmp_path / "last.safetensors"
+    base = task().scheduler(ConstantLR(base_lr=0.01))
+    saving = base.save_model_at_epoch(1, first).save_model_at_epoch(3, last)
+    whole, short = saving.run().model, base.total_epochs(1).run().model
+    for path, model in ((last, whole), (first, short)):
+        found = load_weights(path)
+        assert found.keys() == model.params.keys()
+        assert all(np.array_equal(found[name], model.params[name]) for name in found)
+    with pytest.raises(InvalidArgumentError, match="expected an epoch from 1 to 3.*received 4"):
+        saving.save_model_at_epoch(4, last).run()
+
+
 def test_logs_hold_every_epoch_once_after_a_resume(tmp_path: Path) -> None:
     def logged():
         logs = CsvLog(tmp_path / "log.csv"), JsonLinesLog(tmp_path / "log.jsonl")
