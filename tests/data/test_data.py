@@ -194,7 +194,7 @@ def test_at_most_prefetch_batches_are_made_ahead() -> None:
 
 
 def test_threads_end_with_the_iteration() -> None:
-    loader = DataLoader(dataset(100), 1, prefetch=2)
+    loader = DataLoader(Failing(100, -1), 1, prefetch=2)
     for _ in loader:
         break
     for _ in range(5):
@@ -207,10 +207,20 @@ def test_threads_end_with_the_iteration() -> None:
     wait_for_no_threads()
 
 
+def test_small_batches_of_arrays_take_no_thread() -> None:
+    rows = np.arange(40 * 8192, dtype=np.float32).reshape(40, 8192)  # 32 KiB a row
+    for batch, threads in ((2, 0), (3, 1)):
+        iterator = iter(DataLoader(TensorDataset([rows]), batch))
+        assert np.array_equal(next(iterator)[0], rows[:batch])
+        assert len(prefetch_threads()) == threads
+        del iterator
+        wait_for_no_threads()
+
+
 def test_an_abandoned_iteration_does_not_hang_the_exit() -> None:
     code = (
         "import numpy as np; from frame.data import *\n"
-        "kept = iter(DataLoader(TensorDataset([np.zeros(1000)]), 1, prefetch=4)); next(kept)"
+        "kept = iter(DataLoader(TensorDataset([np.zeros((9, 9000))]), 1, prefetch=4)); next(kept)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stderr=subprocess.STDOUT)
 
@@ -220,7 +230,8 @@ def test_an_iteration_that_was_begun_before_a_fork_says_so() -> None:
     code = (
         "import os, numpy as np; from frame.data import *\n"
         "from frame.core.errors import InvalidArgumentError\n"
-        "loader = DataLoader(TensorDataset([np.zeros(10)]), 1); kept = iter(loader); next(kept)\n"
+        "loader = DataLoader(TensorDataset([np.zeros((10, 9000))]), 1)\n"
+        "kept = iter(loader); next(kept)\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    try: next(kept)\n"
