@@ -210,7 +210,7 @@ def _describe(name: str, architecture: str, features: frozenset[str]) -> TargetD
         triple=_triple(architecture),
         cpu=_level(architecture, features),
         features=tuple(sorted(features)),
-        vector_bits=512 if wide else 256 if "avx2" in features else 128,
+        vector_bits=512 if wide else 256 if features & {"avx2", "sve"} else 128,
         vector_registers=32 if wide or architecture == "aarch64" else 16,
         l1=l1,
         l2=l2,

@@ -154,6 +154,8 @@ def _attributes(target: TargetDescription) -> str:
         "no-trapping-math": "true",
     }
     texts = [f'"{name}"="{value}"' for name, value in pairs.items() if value]
+    if "sve" in target.features:  # how many times 128 bits a vector register holds
+        texts.append(f"vscale_range({target.vector_bits // 128},{target.vector_bits // 128})")
     # Without builtins LLVM never turns a loop into memcpy or memset.
     return f'attributes #0 = {{ nounwind "no-builtins" {" ".join(texts)} }}'
 
