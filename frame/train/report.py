@@ -19,7 +19,7 @@ _COLOURS = ("#2563eb", "#dc2626", "#059669", "#9333ea", "#d97706", "#0891b2")
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1120px; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin: 0 0 .3rem }
+h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin: 1rem 0 .3rem }
 .curves { display: flex; flex-wrap: wrap; gap: 1.5rem } figure { margin: 0 }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor }
 svg .grid { stroke: currentColor; opacity: .15 } .facts { border-spacing: 1rem .1rem }
@@ -106,14 +106,15 @@ def figure(title: str, lines: Mapping[str, Points]) -> str:
     if not points:
         return ""
     first, last = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = _range([y for _, y in points])
+    marked = _ticks([y for _, y in points])
+    low, high = marked[0], marked[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - first) / max(last - first, 1)
         up = (y - low) / (high - low)
         return _LEFT + across * (_WIDTH - _LEFT - 12), _TOP + (1 - up) * (_HEIGHT - _BOTTOM - _TOP)
 
-    marks = "".join(_mark(low + (high - low) * k / 4, place) for k in range(5))
+    marks = "".join(_mark(value, place) for value in marked)
     ends = "".join(
         f'<text x="{place(x, low)[0]:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{x}</text>'
         for x in sorted({first, (first + last) // 2, last})
@@ -134,10 +135,14 @@ def figure(title: str, lines: Mapping[str, Points]) -> str:
     )
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Return round numbers from below the least value to above the largest, about five."""
     low, high = min(values), max(values)
-    room = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-    return low - room, high + room
+    rough = max(high / 4 - low / 4 or abs(high) / 4 or 0.25, 1e-300)
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = unit * next(each for each in (1, 2, 2.5, 5, 10) if each * unit >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [k * step for k in range(first, max(last, first + 1) + 1)]
 
 
 def _mark(value: float, place: Callable[[float, float], tuple[float, float]]) -> str:

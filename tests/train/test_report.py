@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from frame.core.errors import NotFoundError
-from frame.train import HtmlReport
+from frame.train import HtmlReport, report
 from tests.train.tasks import task
 
 
@@ -47,3 +47,18 @@ def test_the_page_has_a_curve_a_value(tmp_path: Path) -> None:
 def test_a_report_needs_its_folder(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="its folder does not exist"):
         HtmlReport(tmp_path / "no" / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.067, 2.19], [0.0, 1.0, 2.0, 3.0]),
+        ([0.305, 0.99], [0.2, 0.4, 0.6, 0.8, 1.0]),
+        ([1e-6, 0.1], [0.0, 0.025, 0.05, 0.075, 0.1]),
+        ([3.0, 3.0], [3.0, 4.0]),
+        ([0.0], [0.0, 0.25]),
+        ([-1e-9, 2e-9], [-1e-9, 0.0, 1e-9, 2e-9]),
+    ],
+)
+def test_axes_are_marked_at_round_numbers(values: list[float], ticks: list[float]) -> None:
+    assert report._ticks(values) == pytest.approx(ticks, abs=1e-15)
