@@ -277,3 +277,50 @@ def _refuse_intrinsic(name: str, architecture: str, target: TargetDescription) -
             f"expected an intrinsic of target {target.name} ({architecture}), received {name!r}, "
             f"which needs {wanted} with {', '.join(features) or 'its base instructions'}"
         )
+
+
+# --- what threads need of an architecture ---------------------------------------------------------
+
+RELAX: Mapping[str, str] = {
+    "x86_64": "@llvm.x86.sse2.pause()",
+    "aarch64": "@llvm.aarch64.hint(i32 1)",  # YIELD
+}
+"""What a spinning thread does between two looks, by architecture."""
+
+CONTROL: Mapping[str, str] = {
+    "x86_64": """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal i64 @read_control() #2 {
+  %word = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %word)
+  %value = load i32, ptr %word
+  %wide = zext i32 %value to i64
+  ret i64 %wide
+}
+define internal void @write_control(i64 %wide) #2 {
+  %word = alloca i32, align 4
+  %value = trunc i64 %wide to i32
+  store i32 %value, ptr %word
+  call void @llvm.x86.sse.ldmxcsr(ptr %word)
+  ret void
+}""",
+    "aarch64": """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define internal i64 @read_control() #2 {
+  %value = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %value
+}
+define internal void @write_control(i64 %value) #2 {
+  call void @llvm.aarch64.set.fpcr(i64 %value)
+  ret void
+}""",
+}
+"""Reading and writing the floating-point control word (MXCSR, FPCR)."""
+
+CONTROL_MASK: Mapping[str, int] = {"x86_64": 0xFFC0, "aarch64": -1}
+"""Its modes, without the sticky exception flags."""
+
+CONTROL_USUAL: Mapping[str, int] = {"x86_64": 0x1F80, "aarch64": 0}
+"""The modes of a thread that nobody has changed."""

@@ -37,7 +37,10 @@ _LOG = Logger(__name__)
 
 MOST_THREADS = 4096
 SPIN_NANOSECONDS = 50_000
-"""How long an idle worker, or a caller whose chunks are done, spins before it sleeps."""
+"""How long an idle worker, or a caller whose chunks are done, spins before it sleeps.
+
+While others run chunks of the job it is longer: see `pool_ir`.
+"""
 
 _SHUTDOWN_SECONDS = 2.0  # a kernel that a daemon thread left running doesn't hold up the exit
 _SYSTEM_CALLS = {

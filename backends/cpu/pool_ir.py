@@ -36,6 +36,9 @@ one of the two sees the other. (A launch writes several words and orders them by
 during the wake-up costs no second system call. A worker looks at its own slot alone, and a launch
 wakes sleepers only if one of them has a slot in the job: small jobs leave the other workers asleep.
 
+Who has nothing left to do while others run chunks of the job spins `_PATIENCE` times as long and
+yields meanwhile: chunks take up to a millisecond, and waking a virtual processor may take as long.
+
 A scheduler may wake a worker on the caller's processor although another one is idle, and keeps it
 there for milliseconds: then the two take turns, and a launch takes longer than on one thread. So a
 worker sleeps with an affinity that leaves out the processor of the last caller that woke workers,
@@ -50,7 +53,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from frame.backends.cpu.llvm import filled
+from frame.backends.cpu.llvm import CONTROL, CONTROL_MASK, CONTROL_USUAL, RELAX, filled
 from frame.core.errors import UnimplementedError
 
 CHUNK_BITS = 24
@@ -105,6 +108,7 @@ HOST: tuple[str, ...] = (
     "getcpu",
     "sched_getaffinity",
     "sched_setaffinity",
+    "sched_yield",
     "pthread_mutex_lock",
     "pthread_mutex_unlock",
     "pthread_cond_wait",
@@ -112,46 +116,8 @@ HOST: tuple[str, ...] = (
 )
 """Words of the exported table `frame_host`: addresses in the C library and numbers."""
 
-_RELAX: Mapping[str, str] = {
-    "x86_64": "@llvm.x86.sse2.pause()",
-    "aarch64": "@llvm.aarch64.hint(i32 1)",  # YIELD
-}
-
-# Reading and writing MXCSR and FPCR; the mask leaves the sticky exception flags out.
-_CONTROL: Mapping[str, str] = {
-    "x86_64": """
-declare void @llvm.x86.sse.stmxcsr(ptr)
-declare void @llvm.x86.sse.ldmxcsr(ptr)
-define internal i64 @read_control() #2 {
-  %word = alloca i32, align 4
-  call void @llvm.x86.sse.stmxcsr(ptr %word)
-  %value = load i32, ptr %word
-  %wide = zext i32 %value to i64
-  ret i64 %wide
-}
-define internal void @write_control(i64 %wide) #2 {
-  %word = alloca i32, align 4
-  %value = trunc i64 %wide to i32
-  store i32 %value, ptr %word
-  call void @llvm.x86.sse.ldmxcsr(ptr %word)
-  ret void
-}""",
-    "aarch64": """
-declare i64 @llvm.aarch64.get.fpcr()
-declare void @llvm.aarch64.set.fpcr(i64)
-define internal i64 @read_control() #2 {
-  %value = call i64 @llvm.aarch64.get.fpcr()
-  ret i64 %value
-}
-define internal void @write_control(i64 %value) #2 {
-  call void @llvm.aarch64.set.fpcr(i64 %value)
-  ret void
-}""",
-}
-_CONTROL_MASK: Mapping[str, int] = {"x86_64": 0xFFC0, "aarch64": -1}
-_CONTROL_USUAL: Mapping[str, int] = {"x86_64": 0x1F80, "aarch64": 0}
-
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # the private forms
+_PATIENCE = 40  # times the spin that a thread waits for others that work on the same job
 _MASK_BYTES = 1024  # of an affinity mask: 8192 processors
 
 
@@ -162,21 +128,22 @@ def pool_module(architecture: str) -> str:
     `frame_fail(status, site, position, value)`, `frame_clock()`, `frame_stop(pool)` and the table
     `frame_host`, which must be filled before any of them is called.
     """
-    if architecture not in _RELAX:
+    if architecture not in RELAX:
         raise UnimplementedError(f"expected x86_64 or aarch64, received {architecture!r}")
-    relax = _RELAX[architecture]
+    relax = RELAX[architecture]
     names: dict[str, object] = {**FIELDS, **SLOT}
     names |= dict(
         relax=relax,
         declare=relax.replace("i32 1", "i32"),
-        control=_CONTROL[architecture],
-        control_mask=_CONTROL_MASK[architecture],
-        control_usual=_CONTROL_USUAL[architecture],
+        control=CONTROL[architecture],
+        control_mask=CONTROL_MASK[architecture],
+        control_usual=CONTROL_USUAL[architecture],
         host_words=len(HOST),
         chunk_bits=CHUNK_BITS,
         most=(1 << CHUNK_BITS) - 1,
         stride=SLOT_STRIDE,
         mask_bytes=_MASK_BYTES,
+        patience=_PATIENCE,
         futex_wait=_FUTEX_WAIT,
         futex_wake=_FUTEX_WAKE,
         **{f"host_{name}": 8 * index for index, name in enumerate(HOST)},
@@ -461,7 +428,8 @@ read_clock:
   %deadline_next = select i1 %first, i64 %fresh, i64 %deadline
   br label %late
 late:
-  %spin_on = icmp slt i64 %now, %deadline_next
+  %end = call i64 @extended(ptr %pool, i64 %now, i64 %deadline_next)
+  %spin_on = icmp slt i64 %now, %end
   br i1 %spin_on, label %spin, label %announce
 announce:
   store atomic i32 1, ptr %waiting_at seq_cst, align 4
@@ -497,6 +465,7 @@ work:
   br label %spin
 spin:
   %round = phi i64 [ 0, %work ], [ %round_next, %look ], [ 0, %late ]
+  %end = phi i64 [ %deadline, %work ], [ %end, %look ], [ %end_next, %late ]
   call void $relax
   %seen = load atomic i64, ptr %slot acquire, align 8
   %left = and i64 %seen, $most
@@ -512,7 +481,9 @@ look:
   br i1 %more_rounds, label %spin, label %late
 late:
   %now = call i64 @frame_clock()
-  %spin_on = icmp slt i64 %now, %deadline
+  %extended = call i64 @extended(ptr %pool, i64 %now, i64 %deadline)
+  %end_next = call i64 @llvm.smax.i64(i64 %end, i64 %extended)
+  %spin_on = icmp slt i64 %now, %end_next
   br i1 %spin_on, label %spin, label %sleep
 sleep:
   call void @doze(ptr %pool, ptr %slot)
@@ -520,6 +491,34 @@ sleep:
 exit:
   ret void
 }
+
+; When to stop spinning: at `deadline`, but while a job runs a spin from now on, within limits.
+; Who spins beyond the deadline lets other threads of the processor go first.
+define internal i64 @extended(ptr %pool, i64 %now, i64 %deadline) #1 {
+entry:
+  %busy_at = getelementptr i8, ptr %pool, i64 $busy
+  %spin_at = getelementptr i8, ptr %pool, i64 $spin
+  %spin_for = load i64, ptr %spin_at
+  %longest = mul i64 %spin_for, $patience
+  %last = add i64 %deadline, %longest
+  %hot = icmp slt i64 %now, %deadline
+  br i1 %hot, label %look, label %yield
+yield:
+  %give_way = load ptr, ptr getelementptr (i8, ptr @frame_host, i64 $host_sched_yield)
+  %ignored = call i32 %give_way()
+  br label %look
+look:
+  %busy = load atomic i32, ptr %busy_at monotonic, align 4
+  %idle = icmp eq i32 %busy, 0
+  %later = add i64 %now, %spin_for
+  %moved = select i1 %idle, i64 %deadline, i64 %later
+  %capped = call i64 @llvm.smin.i64(i64 %moved, i64 %last)
+  %end = call i64 @llvm.smax.i64(i64 %capped, i64 %deadline)
+  ret i64 %end
+}
+
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 
 ; Empty the worker's own slot, then help the other threads with theirs.
 define internal void @help_all(ptr %pool, ptr %own) #0 {

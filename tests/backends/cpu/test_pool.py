@@ -121,6 +121,33 @@ def test_launch_sleep_launch_with_random_pauses(pool):
     assert sleepers.value == 2  # no sleeper was counted twice or lost
 
 
+def wait_until(word: ctypes.c_int32, value: int) -> bool:
+    deadline = time.monotonic() + 10
+    while word.value != value and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return word.value == value
+
+
+def test_a_worker_stays_awake_while_a_job_runs_but_not_for_ever():
+    with pool_of(2) as pool:
+        sleepers = ctypes.c_int32.from_address(pool.address + FIELDS["sleepers"])
+        busy = ctypes.c_int32.from_address(pool.address + FIELDS["busy"])
+        spin = WORD.from_address(pool.address + FIELDS["spin"])
+        assert wait_until(sleepers, 1)
+        spin.value = 200_000_000  # forty times as long while a job runs
+        run_and_check(pool, 2)
+        busy.value = 1  # as if the caller still ran a chunk
+        time.sleep(0.5)
+        assert sleepers.value == 0
+        busy.value = 0
+        assert wait_until(sleepers, 1)
+        spin.value = 1_000_000
+        run_and_check(pool, 2)
+        busy.value = 1
+        assert wait_until(sleepers, 1)
+        busy.value = 0
+
+
 def sleeping_worker(pool: Pool) -> int:
     """Launch until the only worker has slept and was woken; return its thread when it sleeps."""
     word = ctypes.c_int32.from_address(pool.address + FIELDS["sleepers"])
