@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from frame.backends.cpu.executable import Artifact, CpuExecutable, LaunchInfo, Site
-from frame.backends.cpu.llvm import assembly, compile_ir, functions_of
+from frame.backends.cpu.llvm import assembly, functions_of
+from frame.backends.cpu.objects import compile_parts
 from frame.backends.cpu.target import code_features
 from frame.codegen import lowering
 from frame.codegen.emit import llvm as emitter
@@ -114,13 +115,12 @@ class Stages:
     def artifact(self, profile: bool = False) -> Artifact:
         """Compile the piece."""
         lowered = self.lowered
-        text = emitter.emit_module(lowered.module, self.target, profile)
-        code = compile_ir(text, self.target)
+        parts = emitter.emit_parts(lowered.module, self.target, profile)
         sites = tuple(
             Site(check.node.op, check.origin, str(check.limit)) for check in lowered.checks
         )
         return Artifact(
-            code,
+            compile_parts(parts, self.target),
             emitter.entry_symbol(lowered.module),
             self.plan,
             sites,

@@ -1,6 +1,6 @@
 """A loader of our own for ELF64 relocatable objects: bytes in, addresses of functions out.
 
-An object is placed into one anonymous private mapping:
+The objects of an artefact are linked and placed into one anonymous private mapping:
 
     | code (read, execute) | constants and address table (read) | data (read, write) |
 
@@ -21,6 +21,7 @@ import platform
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from frame.backends.cpu.relocations import MACHINES, Machine, Patch
@@ -49,7 +50,10 @@ _MACHINE_NAMES = {"x86_64": 62, "AMD64": 62, "aarch64": 183, "arm64": 183}
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section header; `data` is empty for a section without bytes in the file."""
+    """One section header; `data` is empty for a section without bytes in the file.
+
+    `first_symbol` is the number of its object's first symbol among those of all linked objects.
+    """
 
     name: str
     type: int
@@ -59,6 +63,7 @@ class Section:
     link: int
     info: int
     data: memoryview
+    first_symbol: int = 0
 
     @property
     def loaded(self) -> bool:
@@ -83,7 +88,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
-    """The parsed and bounds-checked tables of one object."""
+    """The parsed and bounds-checked tables of one object, or of several that are linked."""
 
     machine: Machine
     sections: tuple[Section, ...]
@@ -114,6 +119,57 @@ def parse(data: bytes) -> ObjectFile:
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
     """Return the sorted names that an object needs from outside itself; errors as in `parse`."""
     return tuple(sorted({symbol.name for symbol in _undefined(parse(data))}))
+
+
+def link(files: Sequence[ObjectFile]) -> ObjectFile:
+    """Return one object that holds the sections of all; what one lacks another may define.
+
+    Raises InternalError for objects of several machines, and for a name that two of them export.
+    """
+    machines = {file.machine.name for file in files}
+    if len(machines) != 1:
+        raise _torn("objects for one machine", ", ".join(sorted(machines)) or "no object")
+    if len(files) == 1:
+        return files[0]
+    sections: list[Section] = []
+    symbols: list[Symbol] = []
+    for file in files:
+        moved = _moved_symbols(file, len(sections))
+        sections += _moved_sections(file, len(sections), len(symbols))
+        symbols += moved
+    return ObjectFile(files[0].machine, tuple(sections), _resolved(symbols))
+
+
+def _moved_sections(file: ObjectFile, first: int, first_symbol: int) -> Iterator[Section]:
+    """Yield the sections of an object whose number 0 becomes `first`."""
+    for section in file.sections:
+        info = section.info + first if section.type == _RELA_TYPE else section.info
+        yield replace(section, info=info, first_symbol=first_symbol)
+
+
+def _moved_symbols(file: ObjectFile, first: int) -> list[Symbol]:
+    return [
+        replace(symbol, section=symbol.section + first)
+        if _UNDEFINED < symbol.section < _RESERVED
+        else symbol
+        for symbol in file.symbols
+    ]
+
+
+def _resolved(symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
+    """Give each undefined symbol the place that another object exports under its name."""
+    places: dict[str, Symbol] = {}
+    for symbol in symbols:
+        if symbol.exported and symbol.section not in (_UNDEFINED, _COMMON):
+            if symbol.name in places:
+                raise _torn("one definition of each name", f"two of {symbol.name!r}")
+            places[symbol.name] = symbol
+    return tuple(
+        replace(places[symbol.name], exported=False)
+        if symbol.section == _UNDEFINED and symbol.name in places
+        else symbol
+        for symbol in symbols
+    )
 
 
 class LoadedObject:
@@ -181,15 +237,16 @@ class LoadedObject:
             self._image = None
 
 
-def load(data: bytes) -> LoadedObject:
-    """Place an object of this machine into executable memory.
+def load(*objects: bytes) -> LoadedObject:
+    """Link objects of this machine and place them into executable memory.
 
-    Raises InternalError for a torn or foreign object, an undefined symbol or an unknown relocation,
-    OutOfMemoryError when there is no room, DeviceError when the system forbids executable memory.
+    Raises InternalError for a torn or foreign object, a symbol that is undefined or defined twice,
+    or an unknown relocation, OutOfMemoryError when there is no room, DeviceError when the system
+    forbids executable memory.
     """
     if platform.machine() not in _MACHINE_NAMES:
         raise DeviceError(f"expected an x86-64 or AArch64 machine, found {platform.machine()!r}")
-    file = parse(data)
+    file = link(tuple(map(parse, objects)))
     if file.machine.number != _MACHINE_NAMES[platform.machine()]:
         raise InternalError(
             f"expected an object for {platform.machine()}, received one for {file.machine.name}"
@@ -301,7 +358,7 @@ def _relocations(
         if len(section.data) % _RELA.size:
             raise _torn("whole relocation entries", f"{len(section.data)} bytes of them")
         for offset, info, addend in _RELA.iter_unpack(section.data):
-            kind, symbol = info & 0xFFFFFFFF, info >> 32
+            kind, symbol = info & 0xFFFFFFFF, (info >> 32) + section.first_symbol
             rule = file.machine.relocations.get(kind)
             width = rule.width if rule else 0
             if offset + width > file.sections[index].size or symbol >= len(file.symbols):
@@ -360,8 +417,10 @@ def _symbol_address(file: ObjectFile, layout: Layout, base: int, symbol: Symbol)
 
 
 def _undefined(file: ObjectFile) -> Iterator[Symbol]:
-    for symbol in file.symbols[1:]:
-        if symbol.section in (_UNDEFINED, _COMMON) and symbol.type != _FILE_SYMBOL:
+    for symbol in file.symbols:
+        # The first symbol of each object is nobody's.
+        nobody = not symbol.name and symbol.section == _UNDEFINED
+        if symbol.section in (_UNDEFINED, _COMMON) and symbol.type != _FILE_SYMBOL and not nobody:
             yield symbol
 
 

@@ -12,6 +12,7 @@ import math
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,9 +78,9 @@ class LaunchInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifact:
-    """Everything that a run needs: machine code, signature, plan, checks and launches."""
+    """Everything that a run needs: objects of machine code, plan, checks and launches."""
 
-    code: bytes
+    objects: tuple[bytes, ...]
     entry: str
     plan: MemoryPlan
     sites: tuple[Site, ...]
@@ -88,7 +89,7 @@ class Artifact:
     """The architecture and the instruction sets that the code may use."""
 
     def to_bytes(self) -> bytes:
-        """Return the artefact as bytes: a JSON header, then the object."""
+        """Return the artefact as bytes: a JSON header, then the objects."""
         header = {
             "entry": self.entry,
             "plan": self.plan.to_data(),
@@ -97,9 +98,10 @@ class Artifact:
                 [i.kernel, list(i.origins), i.flops, i.bytes, i.width] for i in self.launches
             ],
             "cpu": list(self.cpu),
+            "objects": [len(data) for data in self.objects],
         }
         text = json.dumps(header).encode()
-        return _MAGIC + struct.pack("<Q", len(text)) + text + self.code
+        return b"".join((_MAGIC, struct.pack("<Q", len(text)), text, *self.objects))
 
     @staticmethod
     def from_bytes(data: bytes) -> Artifact:
@@ -111,7 +113,7 @@ class Artifact:
         try:
             header = json.loads(data[start : start + length])
             return Artifact(
-                data[start + length :],
+                _cut(data[start + length :], header["objects"]),
                 str(header["entry"]),
                 MemoryPlan.from_data(header["plan"]),
                 tuple(Site(*row) for row in header["sites"]),
@@ -120,6 +122,14 @@ class Artifact:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgumentError(f"damaged artefact of the cpu backend: {error}") from error
+
+
+def _cut(data: bytes, sizes: Sequence[int]) -> tuple[bytes, ...]:
+    """Return the objects of the given sizes; raise ValueError unless they are all of the data."""
+    if min(sizes) < 0 or sum(sizes) != len(data):
+        raise ValueError(f"expected objects of {sum(sizes)} bytes, received {len(data)}")
+    ends = tuple(accumulate(sizes))
+    return tuple(data[end - size : end] for size, end in zip(sizes, ends, strict=True))
 
 
 class CpuExecutable:
@@ -140,7 +150,7 @@ class CpuExecutable:
         self._stages = stages
         # Code for another CPU can be looked at and kept in files, but not run.
         self.missing = missing_features(artifact.cpu)
-        self._loaded = None if self.missing else elf.load(artifact.code)
+        self._loaded = None if self.missing else elf.load(*artifact.objects)
         self.inputs = tuple(PortCheck(port) for port in signature.inputs)
         self.outputs = tuple(PortCheck(port) for port in signature.outputs)
         self.symbols = signature.symbols

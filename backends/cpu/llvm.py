@@ -78,18 +78,21 @@ def filled(template: str, names: Mapping[str, object]) -> str:
     return template
 
 
-def compile_ir(text: str, target: TargetDescription, level: int = 2) -> bytes:
+def compile_ir(
+    text: str, target: TargetDescription, level: int = 2, others: frozenset[str] = frozenset()
+) -> bytes:
     """Return the ELF relocatable object that LLVM makes of a module's text.
 
     The module is parsed, verified and checked against the target first. Loop and SLP vectorisers
-    are off: the loop IR vectorises. `level` is LLVM's optimisation level, 0 to 3.
+    are off: the loop IR vectorises. `level` is LLVM's optimisation level, 0 to 3; `others` are the
+    symbols that the other objects of the artefact define.
 
     Raises InternalError when the text is not a valid module for the target, or when the object
-    would need a symbol from outside itself.
+    would need another symbol from outside itself.
     """
-    with _optimised(text, target, level) as (machine, module):
+    with _optimised(text, target, level, others) as (machine, module):
         data: bytes = machine.emit_object(module)
-    missing = elf.undefined_symbols(data)
+    missing = [name for name in elf.undefined_symbols(data) if name not in others]
     if missing:
         raise InternalError(
             f"expected a self-contained object, received calls to {', '.join(missing)} "
@@ -141,7 +144,9 @@ def optimised_ir(text: str, target: TargetDescription, level: int = 2) -> str:
 
 
 @contextmanager
-def _optimised(text: str, target: TargetDescription, level: int) -> Iterator[tuple[Any, Any]]:
+def _optimised(
+    text: str, target: TargetDescription, level: int, others: frozenset[str] = frozenset()
+) -> Iterator[tuple[Any, Any]]:
     """Yield (target machine, optimised module) under the process-wide lock, and free both."""
     if level not in (0, 1, 2, 3):
         raise InternalError(f"expected an optimisation level from 0 to 3, received {level}")
@@ -153,7 +158,7 @@ def _optimised(text: str, target: TargetDescription, level: int) -> Iterator[tup
         try:
             module = _parse(binding, text, context)
             try:
-                _refuse_declarations(module, target)
+                _refuse_declarations(module, target, others)
                 _optimise(binding, machine, module, target, level)
                 yield machine, module
             finally:
@@ -250,11 +255,11 @@ def _refuse_text(text: str) -> None:
             )
 
 
-def _refuse_declarations(module: Any, target: TargetDescription) -> None:
-    """Refuse functions from outside and intrinsics that the target lacks."""
+def _refuse_declarations(module: Any, target: TargetDescription, others: frozenset[str]) -> None:
+    """Refuse functions from outside but `others`, and intrinsics that the target lacks."""
     architecture = target.triple.partition("-")[0]
     for function in module.functions:
-        if not function.is_declaration:
+        if not function.is_declaration or function.name in others:
             continue
         name = function.name
         if not name.startswith("llvm."):

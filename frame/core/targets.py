@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from frame.core.dataclass import dataclass
-from frame.core.dtypes import DType
 from frame.core.errors import InvalidArgumentError
+
+if TYPE_CHECKING:  # it needs numpy, which a process that only compiles has no use for
+    from frame.core.dtypes import DType
 
 _AT_LEAST_ONE = ("vector_bits", "vector_registers", "cache_line", "fma_units", "fma_latency")
 _NOT_NEGATIVE = ("l1", "l2", "l3")

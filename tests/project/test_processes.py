@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from frame.backends.cpu import objects
 from tests.project import checkout
 
 # sitecustomize is imported by each new interpreter, so the hook also sits in the second process
@@ -45,7 +46,10 @@ def _audited(tmp_path: Path, *arguments: str) -> list[list]:
 
 def _is_own(event: list) -> bool:
     kind, words = event
-    return kind == "subprocess.Popen" and words[:3] == [sys.executable, "-m", "frame"]
+    own = (["-m", "frame"], ["-I", "-c", objects.START])
+    return kind == "subprocess.Popen" and any(
+        words[: 1 + len(start)] == [sys.executable, *start] for start in own
+    )
 
 
 def test_the_main_job_starts_only_frame(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_known_15_every_cpu_gives_the_result_within_the_tolerance(function: str,
     specs = [frame.spec(shape, kind) for shape in SHAPES]
     graph = frame.trace(FUNCTIONS[function], *specs)
     (want,) = interpret(graph, arrays)
-    codes: dict[int, set[bytes]] = {}
+    codes: dict[int, set[tuple[bytes, ...]]] = {}
     for name in _runnable():
         with config.override(FRAME_CPU=name):
             made = frame.compile(graph)
@@ -77,7 +77,7 @@ def test_known_15_every_cpu_gives_the_result_within_the_tolerance(function: str,
         code = made.entry("infer").loaded.run.pieces[0].executable.artifact
         features = set(named_target(name).features)
         assert set(code.cpu[1:]) == features, "the artefact records its CPU"
-        codes.setdefault(named_target(name).vector_bits, set()).add(code.code)
+        codes.setdefault(named_target(name).vector_bits, set()).add(code.objects)
     distinct = set().union(*codes.values())
     assert len(distinct) == sum(map(len, codes.values())), "wider vectors make other code"
 

@@ -1,6 +1,6 @@
-"""A loop module as one LLVM module: kernels, thunks, constants and the entry.
+"""A loop module as LLVM modules: kernels, thunks, constants and the entry.
 
-A kernel becomes an internal function of its buffers, scalars, the chunk and (where it reports bad
+A kernel becomes a function of its buffers, scalars, the chunk and (where it reports bad
 values) the fail function and the status words. A thunk `void @NAME(ptr args, i64 chunk)`, which the
 launch function calls, unpacks one word a parameter. The entry is `i64 @NAME(ptr context)`: 0 = ok,
 1 = a check failed.
@@ -10,9 +10,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from frame.codegen.emit.llvm.entry import emit_entry
+from frame.codegen.emit.llvm.parts import (
+    ENTRY,
+    PART_LENGTH,
+    Unit,
+    blocks,
+    kept_together,
+    packed,
+)
 from frame.codegen.emit.llvm.statements import emit_block, place_buffer
 from frame.codegen.emit.llvm.writer import FunctionWriter, define, unpack
 from frame.codegen.emit.sharing import failing_kernels, launches_of
@@ -71,8 +79,16 @@ def launch_order(module: Module) -> tuple[str, ...]:
     return tuple(launch.kernel for launch in launches_of(module.entry))
 
 
+@dataclass(frozen=True, slots=True)
+class ModulePart:
+    """The text of one LLVM module, and the symbols that it needs of the other parts."""
+
+    text: str
+    others: frozenset[str]
+
+
 def emit_module(module: Module, target: TargetDescription, profile: bool = False) -> str:
-    """Return the LLVM IR text of a loop module for a target.
+    """Return the LLVM IR text of a loop module for a target, as one LLVM module.
 
     The text defines `entry_symbol(module)` and the thunks of `kernel_symbols(module)` and needs no
     other symbol. It holds no data layout: the compiler's target machine sets it. With `profile`
@@ -81,48 +97,101 @@ def emit_module(module: Module, target: TargetDescription, profile: bool = False
     Raises:
         InternalError: loop IR that the verifier would refuse.
     """
-    declarations: dict[str, str] = {}
-    kernels = _kernel_infos(module)
-    functions = _functions(kernels, kernels, target, declarations)
-    functions += emit_entry(module, entry_symbol(module), target, declarations, kernels, profile)
-    constants = [_constant(index, data) for index, data in enumerate(module.constants)]
-    return _text(module, target, constants, functions, declarations)
+    (part,) = emit_parts(module, target, profile, longest=None)
+    return part.text
+
+
+def emit_parts(
+    module: Module,
+    target: TargetDescription,
+    profile: bool = False,
+    longest: int | None = PART_LENGTH,
+) -> tuple[ModulePart, ...]:
+    """Return a loop module as LLVM modules of about `longest` characters, the entry in the first.
+
+    Meaning and errors as in `emit_module`.
+    """
+    emission = _Emission(module, target, profile)
+    groups = packed([emission.unit(names) for names in emission.kept_together()], longest)
+    return tuple(
+        emission.part(group, [unit for other in groups if other is not group for unit in other])
+        for group in groups
+    )
 
 
 def emit_kernel(module: Module, target: TargetDescription, name: str) -> str:
     """Return the LLVM IR text of one kernel and those that it calls, as `emit_module` has them."""
-    declarations: dict[str, str] = {}
-    kernels = _kernel_infos(module)
+    emission = _Emission(module, target, profile=False)
     wanted = [kernel.name for kernel in called_kernels(module, name)]
-    functions = _functions(kernels, wanted, target, declarations)
-    return _text(module, target, [], functions, declarations)
+    return emission.part([emission.unit(wanted)], []).text
 
 
-def _functions(
-    kernels: Mapping[str, KernelInfo],
-    names: Iterable[str],
-    target: TargetDescription,
-    declarations: dict[str, str],
-) -> list[str]:
-    functions: list[str] = []
-    for info in map(kernels.__getitem__, names):
-        functions.append(_kernel_body(info, FunctionWriter(target, declarations, kernels)))
-        if info.thunk is not None:
-            functions.append(_thunk(info))
-    return functions
+class _Emission:
+    """The functions of one loop module as LLVM IR text."""
+
+    def __init__(self, module: Module, target: TargetDescription, profile: bool) -> None:
+        self.module, self.target, self.profile = module, target, profile
+        self.blocks, self.kernels = blocks(module), _kernel_infos(module)
+        self.bodies = {info.body: _signature(info) for info in self.kernels.values()}
+
+    def kept_together(self) -> list[list[str]]:
+        """Return the names of the kernels that share a module in groups, the entry's first."""
+        shared = [name for name, info in self.kernels.items() if info.shared]
+        return kept_together(self.blocks, shared)
+
+    def unit(self, names: Sequence[str]) -> Unit:
+        """Return the texts of some kernels, or the entry, that stay together."""
+        functions: dict[str, str] = {}
+        declarations: dict[str, str] = {}
+        for name in names:
+            functions |= self._functions(name, declarations)
+        statements = [s for name in names for s in walk(self.blocks[name])]
+        called = {self.kernels[s.kernel].body for s in statements if isinstance(s, ir.Call)}
+        launched = {self.kernels[s.kernel].thunk for s in statements if isinstance(s, ir.Launch)}
+        used = called | {symbol for symbol in launched if symbol is not None}
+        internal = functions.keys() & self.bodies.keys()
+        return Unit(functions, frozenset(internal), frozenset(used), declarations)
+
+    def part(self, units: Sequence[Unit], others: Sequence[Unit]) -> ModulePart:
+        """Return units as a module: functions that no other unit uses are internal."""
+        asked = frozenset[str]().union(*(unit.uses for unit in others))
+        functions = {symbol: text for unit in units for symbol, text in _linked(unit, asked)}
+        missing = frozenset[str]().union(*(unit.uses for unit in units)) - functions.keys()
+        declarations = {symbol: self._declaration(symbol) for symbol in missing}
+        for unit in units:
+            declarations |= unit.declarations
+        holds_entry = entry_symbol(self.module) in functions
+        constants = self.module.constants if holds_entry else ()
+        text = (
+            (f"; module {safe_name(self.module.name)}", f'target triple = "{self.target.triple}"'),
+            tuple(_constant(index, data) for index, data in enumerate(constants)),
+            functions.values(),
+            sorted(declarations.values()),
+            (_attributes(self.target), '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.full"}'),
+        )
+        return ModulePart("\n".join("\n".join(lines) + "\n" for lines in text), missing)
+
+    def _functions(self, name: str, declarations: dict[str, str]) -> dict[str, str]:
+        if name != ENTRY:
+            writer = FunctionWriter(self.target, declarations, self.kernels)
+            return _kernel(self.kernels[name], writer)
+        symbol = entry_symbol(self.module)
+        texts = emit_entry(
+            self.module, symbol, self.target, declarations, self.kernels, self.profile
+        )
+        return {symbol: "\n".join(texts)}
+
+    def _declaration(self, symbol: str) -> str:
+        return f"declare dso_local {self.bodies.get(symbol, f'void @{symbol}(ptr, i64)')}"
 
 
-def _text(
-    module: Module,
-    target: TargetDescription,
-    constants: list[str],
-    functions: list[str],
-    declarations: Mapping[str, str],
-) -> str:
-    header = [f"; module {safe_name(module.name)}", f'target triple = "{target.triple}"']
-    footer = [_attributes(target), '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.full"}']
-    parts = (header, constants, functions, sorted(declarations.values()), footer)
-    return "\n".join("\n".join(part) + "\n" for part in parts)
+def _linked(unit: Unit, asked: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield a unit's functions; internal ones that others ask for are exported."""
+    for symbol, text in unit.functions.items():
+        if symbol in unit.internal:
+            linkage = "dso_local" if symbol in asked else "internal"
+            text = re.sub("^define", f"define {linkage}", text, count=1, flags=re.MULTILINE)
+        yield symbol, text
 
 
 def _kernel_infos(module: Module) -> dict[str, KernelInfo]:
@@ -165,23 +234,30 @@ def _constant(index: int, data: ir.ConstantData) -> str:
     return f'@constant.{index} = internal constant [{len(data.data)} x i8] c"{text}", align 64'
 
 
-def _kernel_body(info: KernelInfo, writer: FunctionWriter) -> str:
+def _kernel(info: KernelInfo, writer: FunctionWriter) -> dict[str, str]:
+    """Return the texts of a kernel's body, without its linkage, and thunk, by symbol."""
     kernel = info.kernel
-    parameters = [f"ptr %b{position}" for position in range(len(kernel.buffers))]
     for position, scalar in enumerate(kernel.scalars):
         writer.variables[scalar] = f"%s{position}"
-        parameters.append(f"i64 %s{position}")
-    parameters.append("i64 %chunk")
     if info.fails:
         writer.fail, writer.status = "%fail", "%status"
-        parameters += ["ptr %fail", "ptr %status"]
     for position, buffer in enumerate(kernel.buffers):
         place_buffer(writer, buffer, f"%b{position}")
     emit_block(writer, kernel.body)
     writer.line("ret void")
+    functions = {info.body: define(_signature(info), writer, kernel.note)}
+    return functions if info.thunk is None else {**functions, info.thunk: _thunk(info)}
+
+
+def _signature(info: KernelInfo) -> str:
+    kernel = info.kernel
+    parameters = [f"ptr %b{position}" for position in range(len(kernel.buffers))]
+    parameters += [f"i64 %s{position}" for position in range(len(kernel.scalars))]
+    parameters.append("i64 %chunk")
+    if info.fails:
+        parameters += ["ptr %fail", "ptr %status"]
     inline = " noinline" if info.shared else ""
-    signature = f"internal void @{info.body}({', '.join(parameters)}){inline}"
-    return define(signature, writer, kernel.note)
+    return f"void @{info.body}({', '.join(parameters)}){inline}"
 
 
 def _thunk(info: KernelInfo) -> str:
