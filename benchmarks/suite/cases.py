@@ -480,7 +480,7 @@ CASES: tuple[Case, ...] = (
 
 ABSENT: Mapping[str, str] = MappingProxyType(
     {
-        "fno1d_b16_c64_l1024_m16": "frame has it (nn.Fno1dBlock); the adapters have no call yet for "
+        "fno1d_b16_c64_l1024_m16": "frame has it (nn.Fno1dBlock); no adapter has calls yet for "
         "transforms whose complex numbers are pairs",
     }
 )
