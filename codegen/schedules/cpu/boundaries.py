@@ -349,8 +349,10 @@ def _winograd(cases: Cases, target: TargetDescription) -> None:
 
 
 def _transformed(w: Value, rows: int, results: int) -> Value:
-    blocks = (0, min(rows, int(w.shape[0])))  # type: ignore[arg-type]
-    values = {"permutation": (2, 3, 0, 1), "blocks": blocks, "winograd": results}
+    """Return weights as transforms, in two passes over the channels."""
+    outputs, channels = (size for size in w.shape[:2] if isinstance(size, int))
+    blocks = (1, -(-channels // 2), 0, min(rows, outputs))
+    values = {"permutation": (2, 3, 1, 0), "blocks": blocks, "winograd": results}
     return create_node("relayout", (w,), values)[0]
 
 

@@ -6,7 +6,7 @@ weights  parallel over output channels: the window in the order of the steps, pa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
@@ -77,19 +77,36 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
                 body.loop(b.index(columns), "column", LoopKind.VECTOR) as column,
             ):
                 body.store(target, [*lead, row, phase, column], b.const(0.0, plan.dtype))
-            plain = phases == 1 and plan.width.spread == 1
-            kind = LoopKind.VECTOR if plain else LoopKind.SERIAL
             with body.loop(b.index(last_row - first_row), "row") as row:
                 source = body.let("source", b.add(row, first_row))
                 line = body.let("line", _moved(plan.height, source))
-                with body.loop(b.index(last - first), "column", kind) as column:
-                    place = b.add(column, first)
-                    to = _moved(plan.width, place)
+                for place, where in _columns(body, plan, first, last):
                     value = Reader(group, body).load(x, plan.index(*lead, source, place))
-                    where = [*lead, line, b.rem(to, phases), b.div(to, phases)]
-                    body.store(target, where, b.cast(value, plan.dtype))
+                    body.store(target, [*lead, line, *where], b.cast(value, plan.dtype))
     block = vectorise_loops(body.block(), plan.lanes)
     return group.call(f"{plan.name}padded", block, chunks, "the padded copy of x")
+
+
+def _columns(
+    body: b.Body, plan: ConvPlan, first: int, last: int
+) -> Iterator[tuple[Expr, tuple[Expr, Expr]]]:
+    """Write the loops over the columns of x in a row; yield one, and its phase and place there."""
+    width, phases = plan.width, plan.phases
+    if width.spread > 1 or phases == 1:
+        kind = LoopKind.VECTOR if width.spread == phases == 1 else LoopKind.SERIAL
+        with body.loop(b.index(last - first), "column", kind) as column:
+            place = b.add(column, first)
+            to = _moved(width, place)
+            yield place, (b.rem(to, phases), b.div(to, phases))
+        return
+    start, stop = first + width.low + phases - 1, last + width.low + phases - 1
+    with body.loop(b.index(phases), "phase") as phase:
+        # Rounded up: the first place of the phase that is reached, and one past the last.
+        low = body.let("low", b.div(b.sub(start, phase), phases))
+        count = b.sub(b.div(b.sub(stop, phase), phases), low)
+        with body.loop(count, "column") as column:
+            to = b.add(low, column)
+            yield b.sub(b.add(b.mul(to, phases), phase), width.low), (phase, to)
 
 
 def reached(axis: Extent, length: int) -> tuple[int, int]:

@@ -99,7 +99,7 @@ class WinogradPlan:
     @property
     def layout(self) -> Layout:
         """The layout of weights that are stored as their transforms."""
-        return Layout((2, 3, 0, 1), ((0, self.height),), self.outputs)
+        return Layout((2, 3, 1, 0), ((1, self.channels), (0, self.height)), self.outputs)
 
 
 def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
@@ -119,7 +119,7 @@ def make_winograd(conv: ConvPlan, target: TargetDescription) -> WinogradPlan | N
     layout = conv.node.operands[1].type.layout
     if not layout.winograd or not _is_possible(conv):
         return None
-    plan = _make_plan(conv, target, layout.winograd)
+    plan = _make_plan(conv, target, layout.winograd, dict(layout.blocks).get(1, 0))
     return plan if plan.layout == layout else None
 
 
@@ -171,7 +171,10 @@ def _panels_of(plan: WinogradPlan) -> int:
     return -(-batch * conv.height.positions * conv.width.positions // plan.columns)
 
 
-def _make_plan(conv: ConvPlan, target: TargetDescription, outputs: int) -> WinogradPlan:
+def _make_plan(
+    conv: ConvPlan, target: TargetDescription, outputs: int, channels: int = 0
+) -> WinogradPlan:
+    """Return the plan for a number of results; of stored weights, the channels of a pass, too."""
     height, width = (_by_tiles(axis, outputs) for axis in (conv.height, conv.width))
     piece = min(conv.lanes, 1 << ((width.positions + 1).bit_length() - 1))
     unit = 1 if width.positions % piece else piece
@@ -187,7 +190,8 @@ def _make_plan(conv: ConvPlan, target: TargetDescription, outputs: int) -> Winog
     else:
         wanted = -(-_FEW_CHUNKS // _panels_of(plan))
         blocks = max(blocks, min(wanted, plan.tile_count // _LEAST_TILES))
-    return replace(plan, channels=-(-plan.channels // passes), tiles=-(-plan.tile_count // blocks))
+    depth = channels or -(-plan.channels // passes)
+    return replace(plan, channels=depth, tiles=-(-plan.tile_count // blocks))
 
 
 def _by_tiles(axis: Extent, outputs: int) -> Extent:
@@ -205,8 +209,7 @@ def lower(group: Group, plan: WinogradPlan) -> tuple[KernelCall, ...]:
 def _with_stored(group: Group, plan: WinogradPlan) -> Group:
     """Give weights that are stored as transforms the shape in which they are read."""
     position = group.body.input_values.index(plan.conv.node.operands[1])
-    channels = static(plan.conv.channels, 1)
-    shape = (plan.points, plan.tile_count, channels, plan.height)
+    shape = (plan.points, plan.passes, plan.tile_count, plan.channels, plan.height)
     stored = Buffer(group.captures[position].name, plan.conv.dtype, shape)
     captures = (*group.captures[:position], stored, *group.captures[position + 1 :])
     return group.with_buffers(captures=captures)
@@ -278,7 +281,7 @@ class _Winograd:
                 extent = body.let("extent", remaining(b.index(channels), first, extent))
             self.write_pixels(body, work, first, extent)
             with body.loop(plan.points, "point") as point, body.loop(work.tiles, "t") as t:
-                place = (point, b.add(work.tile, t), first, b.index(0))
+                place = (point, number, b.add(work.tile, t), b.index(0), b.index(0))
                 row = b.mul(t, plan.height)
                 body.add(self.product(work, place, row, (extent, number)))
 

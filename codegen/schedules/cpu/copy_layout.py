@@ -58,9 +58,9 @@ def _transformed(group: Group, node: Node) -> KernelCall:
     """Return the kernel of a relayout to the transforms that `conv_winograd` reads."""
     (result,) = node.results
     target, layout = _stored(group, group.outputs[0], result), result.type.layout
-    if (layout.permutation, len(layout.blocks)) != ((2, 3, 0, 1), 1) or layout.blocks[0][0] != 0:
+    if (layout.permutation, [axis for axis, _ in layout.blocks]) != ((2, 3, 1, 0), [1, 0]):
         raise InvalidArgumentError(
-            f"the cpu stores transforms of weights in tiles of outputs, received {layout}"
+            f"the cpu stores transforms of weights by channels and outputs, received {layout}"
         )
     source = _stored(group, group.captures[0], node.operands[0])
     group = group.with_buffers(captures=(source,), outputs=(target,))

@@ -11,11 +11,11 @@ Vectors run along tiles of pixels.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, Kernel, LoopKind, Type, Var
+from frame.codegen.schedules.cpu.chunks import unflatten
 from frame.codegen.schedules.cpu.conv_pixels import side_by_side
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
 from frame.codegen.schedules.group import Group, KernelCall
@@ -251,48 +251,42 @@ def interleaved(body: b.Body, vectors: Sequence[Expr]) -> list[Expr]:
 
 # --- weights --------------------------------------------------------------------------------------
 
-WEIGHTS_NOTE = """parallel over tiles of output channels
+WEIGHTS_NOTE = """parallel over blocks of input channels, and tiles of output channels
 for input channel, for output channel    the transform of its weights, in float64, rounded once"""
 
 
-def weights_call(group: Group, source: Buffer, target: Buffer, suffix: str = "") -> KernelCall:
+def weights_call(group: Group, source: Buffer, target: Buffer) -> KernelCall:
     """Return the kernel that transforms weights [outputs, channels, 3, 3].
 
-    The target is [points, points, tiles of output channels, channels, outputs of a tile], or has
-    one axis for both axes of points; what it has no weights for is zero.
+    The target is [points, points, blocks of channels, tiles of outputs, channels of a block,
+    outputs of a tile]; what it has no weights for is zero.
     """
-    *_, tiles, channels, height = target.shape
-    rows, body = FILTERS[_results_of(target)], b.Body()
-    last = b.sub(b.as_index(source.shape[0]), 1)
-    with (
-        body.loop(tiles, "chunk", LoopKind.PARALLEL) as tile,
-        body.loop(channels, "c") as channel,
-        body.loop(height, "row") as row,
-    ):
-        wanted = body.let("wanted", b.add(b.mul(tile, height), row))
-        output = body.let("output", b.min_(wanted, last))
-        # A weight that is not there is zero.
-        there = body.let("there", b.le(wanted, last))
-        weights = []
-        for y in range(WINDOW):
-            for x in range(WINDOW):
-                loaded = b.load(source, [output, channel, y, x], there)
-                weights.append(body.let("w", b.cast(loaded, float64)))
-        half = [[_combined(body, row_, weights[x::WINDOW]) for x in range(WINDOW)] for row_ in rows]
-        for i, line in enumerate(half):
-            for j, column in enumerate(rows):
-                value = b.cast(_combined(body, column, line), target.dtype)
-                body.store(target, [*_point(target, len(rows), i, j), tile, channel, row], value)
-    return group.call(suffix, body.block(), b.as_index(tiles), WEIGHTS_NOTE)
+    points, _, blocks, tiles, depth, height = map(b.as_index, target.shape)
+    outputs, channels = map(b.as_index, source.shape[:2])
+    rows = FILTERS[int(b.constant_value(points) or 0) - WINDOW + 1]
+    body, chunks = b.Body(), b.mul(blocks, tiles)
+    with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+        block, tile = (body.let("at", i) for i in unflatten(chunk, [blocks, tiles]))
+        with body.loop(depth, "c") as c, body.loop(height, "row") as row:
+            output = body.let("output", b.add(b.mul(tile, height), row))
+            channel = body.let("channel", b.add(b.mul(block, depth), c))
+            there = body.let("there", b.and_(b.lt(output, outputs), b.lt(channel, channels)))
+            place = b.min_(output, b.sub(outputs, 1)), b.min_(channel, b.sub(channels, 1))
+            weights = _window(body, source, place, there)
+            half = [[_combined(body, g, weights[x::WINDOW]) for x in range(WINDOW)] for g in rows]
+            for i, line in enumerate(half):
+                for j, column in enumerate(rows):
+                    value = b.cast(_combined(body, column, line), target.dtype)
+                    body.store(target, [i, j, block, tile, c, row], value)
+    return group.call("", body.block(), chunks, WEIGHTS_NOTE)
 
 
-def _results_of(target: Buffer) -> int:
-    sizes = [b.constant_value(size) for size in target.shape[:-3]]
-    return math.isqrt(math.prod(int(size or 0) for size in sizes)) - WINDOW + 1
-
-
-def _point(target: Buffer, count: int, i: int, j: int) -> tuple[int, ...]:
-    return (i, j) if len(target.shape) == 5 else (i * count + j,)
+def _window(body: b.Body, source: Buffer, place: tuple[Expr, Expr], there: Expr) -> list[Expr]:
+    return [
+        body.let("w", b.cast(b.load(source, [*place, y, x], there), float64))
+        for y in range(WINDOW)
+        for x in range(WINDOW)
+    ]
 
 
 def _combined(body: b.Body, factors: Sequence[float], values: Sequence[Expr]) -> Expr:

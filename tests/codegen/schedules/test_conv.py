@@ -131,7 +131,8 @@ def convolution(*shape: int, outputs: int, winograd: int = 0) -> Graph:
         x = builder.input(TensorType(float32, shape))
         w = builder.input(TensorType(float32, (outputs, shape[1], 3, 3)))
         if winograd:
-            stored = {"permutation": (2, 3, 0, 1), "blocks": (0, ROWS), "winograd": winograd}
+            blocks = (1, 32, 0, ROWS)
+            stored = {"permutation": (2, 3, 1, 0), "blocks": blocks, "winograd": winograd}
             (w,) = create_node("relayout", (w,), stored)
         builder.output(ops.conv2d(x, w, padding=(1, 1, 1, 1)))
     return builder.finish()
