@@ -260,7 +260,11 @@ def _mask(mask: Expr | None, lanes: int, memory: Buffer) -> Expr | None:
 
 
 def store(
-    memory: Buffer, indices: Sequence[Operand], value: Operand, mask: Expr | None = None
+    memory: Buffer,
+    indices: Sequence[Operand],
+    value: Operand,
+    mask: Expr | None = None,
+    streamed: bool = False,
 ) -> Store:
     """Write a value where `mask` is true; a scalar into vector indices is broadcast."""
     places = _indices(memory, indices)
@@ -274,7 +278,7 @@ def store(
         f"store to {memory.name}: expected dtype {memory.dtype}",
         value,
     )
-    return Store(memory, places, value, _mask(mask, lanes, memory))
+    return Store(memory, places, value, _mask(mask, lanes, memory), streamed)
 
 
 # Statements
@@ -379,10 +383,15 @@ class Body:
         return var
 
     def store(
-        self, memory: Buffer, indices: Sequence[Operand], value: Operand, mask: Expr | None = None
+        self,
+        memory: Buffer,
+        indices: Sequence[Operand],
+        value: Operand,
+        mask: Expr | None = None,
+        streamed: bool = False,
     ) -> None:
         """Append a store."""
-        self.statements.append(store(memory, indices, value, mask))
+        self.statements.append(store(memory, indices, value, mask, streamed))
 
     def prefetch(self, memory: Buffer, indices: Sequence[Operand]) -> None:
         """Append a request for the cache line of an element."""

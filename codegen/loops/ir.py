@@ -489,12 +489,17 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Store(Stmt):
-    """Write a value (scalar or vector, as for Load) into a buffer, where `mask` is true."""
+    """Write a value (scalar or vector, as for Load) into a buffer, where `mask` is true.
+
+    A `streamed` store may go past the caches: a hint that changes no value. What it has written is
+    seen by other threads once the chunk has ended.
+    """
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     value: Expr
     mask: Expr | None = None
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, NoReturn, TypeVar
 
 from frame.codegen.loops.ir import (
@@ -500,6 +500,9 @@ class _Reader:
         self.end()
         return Store(memory, indices, value, mask)
 
+    def stream(self) -> Store:
+        return replace(self.store(), streamed=True)
+
     def prefetch(self) -> Prefetch:
         view = self.view()
         self.end()
@@ -655,6 +658,7 @@ _STATEMENTS: Mapping[str, Callable[[_Reader], Stmt]] = {
     "while": _Reader.while_,
     "alloc": _Reader.alloc,
     "store": _Reader.store,
+    "stream": _Reader.stream,
     "copy": _Reader.copy,
     "prefetch": _Reader.prefetch,
     "call": _Reader.call,

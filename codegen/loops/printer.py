@@ -285,7 +285,8 @@ class _Printer:
 
     def store(self, s: Store) -> None:
         place = self.place(s.buffer, [self.expression(index) for index in s.indices], s.mask)
-        self.line(f"store {place} = {self.expression(s.value)}")
+        verb = "stream" if s.streamed else "store"
+        self.line(f"{verb} {place} = {self.expression(s.value)}")
 
     def prefetch(self, s: Prefetch) -> None:
         place = self.place(s.buffer, [self.expression(index) for index in s.indices], None)

@@ -206,7 +206,7 @@ def _map_if(m: Mapper, s: If) -> Block:
 
 def _map_store(m: Mapper, s: Store) -> Block:
     indices, value = m.expressions(s.indices), m.expression(s.value)
-    return (Store(m.buffer(s.buffer), indices, value, m.optional(s.mask)),)
+    return (Store(m.buffer(s.buffer), indices, value, m.optional(s.mask), s.streamed),)
 
 
 def _map_launch(m: Mapper, s: Launch) -> Block:

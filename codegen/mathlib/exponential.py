@@ -14,9 +14,11 @@ from frame.codegen.loops.ir import Expr
 from frame.codegen.mathlib.common import (
     LOG2E,
     Format,
+    bits,
     clamp,
     copy_sign,
     format_of,
+    from_bits,
     hexadecimal,
     polynomial,
     power_of_two,
@@ -148,6 +150,25 @@ def exp(x: Expr) -> Expr:
     return scale(y, k, form)
 
 
+def exp_below(x: Expr) -> Expr:
+    """e**x for x <= 0 (or NaN), with the bits of `exp` in two thirds of its operations.
+
+    Rounding to n adds 1.5 * 2**fraction + c: the low bits of that sum are n + c, the exponent field
+    of 2**(n + c - bias). That number is normal for every n, and its product with e**r exact; the
+    product with 2**(bias - c), a constant, rounds denormal results once.
+    """
+    form = format_of(x)
+    inside = b.max_(b.like(EXP_RANGE[form.dtype][0], x), x)
+    raised = (form.bias + 1) * 3 // 2
+    moved = b.fma(inside, LOG2E, form.magic + raised)
+    n = b.sub(moved, form.magic + raised)
+    near = b.fma(n, -form.ln2_high, inside)  # exact
+    r = b.fma(n, -form.ln2_low, near)
+    y = b.add(b.fma(b.mul(r, r), polynomial(r, EXP[form.dtype]), r), 1.0)
+    factor = from_bits(b.shl(bits(moved), form.fraction), form)
+    return b.mul(b.mul(y, factor), 2.0 ** (form.bias - raised))
+
+
 def exp_in_range(x: Expr) -> Expr:
     """e**x where the result is known to be a normal number: one scaling less."""
     form = format_of(x)
@@ -175,7 +196,7 @@ def sigmoid(x: Expr) -> Expr:
     One Newton step gives back what the sum 1 + e and the division lose; there 1 - e / 2 is close
     enough to 1 / (1 + e).
     """
-    e = exp(b.neg(b.absolute(x)))
+    e = exp_below(b.neg(b.absolute(x)))
     above = b.select(b.lt(x, 0.0), e, b.like(1.0, x))
     below, lost = quick_two_sum(b.like(1.0, x), e)
     quotient = b.div(above, below)

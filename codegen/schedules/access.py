@@ -6,7 +6,7 @@ loads of captures, broadcasts, views, conversions and elementwise chains are com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from frame.codegen.loops import builder as b
@@ -22,6 +22,7 @@ from frame.ops.record import Trait
 from frame.ops.registry import lookup
 
 Binding = Callable[[Index], Expr]
+ScalarRule = Callable[[Node, Sequence[Expr]], Expr]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,8 @@ class Reader:
     """Evaluates values of a group at indices, inside one scope of a kernel.
 
     `bindings` give values that the schedule computes itself (the result of an anchor) as functions
-    of their index. A reader made with `inside` sees what its parent has evaluated already, so what
+    of their index; `rules` compute nodes of which the schedule knows more than their op says. A
+    reader made with `inside` sees what its parent has evaluated already, so what
     does not vary in an inner loop is computed outside of it. One made with `guarded` reads memory
     only where its mask is true.
     """
@@ -85,6 +87,7 @@ class Reader:
         self.bindings: dict[Value, Binding] = dict(bindings or {})
         self.parent = parent
         self.trace = trace
+        self.rules: dict[Node, ScalarRule] = {} if parent is None else parent.rules
         self._known: dict[tuple[Value, tuple[int, ...]], tuple[Expr, Index]] = {}
         self._uses: Mapping[Value, int]
         self._sources: Mapping[Value, Buffer]
@@ -164,9 +167,18 @@ class Reader:
         if Trait.ELEMENTWISE not in lookup(node.op).traits:
             raise InternalError(f"{node.op} is fused into a group that has no rule to compute it")
         operands = [self.load_broadcast(operand, index) for operand in node.operands]
-        return _unknown(node.results[0]) if self.trace is not None else apply_rule(node, operands)
+        if self.trace is not None:
+            return _unknown(node.results[0])
+        return self.rules.get(node, apply_rule)(node, operands)
 
-    def store(self, position: int, index: Index, value: Expr, mask: Expr | None = None) -> None:
+    def store(
+        self,
+        position: int,
+        index: Index,
+        value: Expr,
+        mask: Expr | None = None,
+        streamed: bool = False,
+    ) -> None:
         """Write an element of output `position` of the group."""
         output = self.group.body.outputs[position]
         if self.trace is not None:
@@ -174,7 +186,7 @@ class Reader:
             return
         target = self.group.outputs[position]
         place = place_in(target, output.shape, index)
-        self.body.store(target, place, b.cast(value, target.dtype), mask)
+        self.body.store(target, place, b.cast(value, target.dtype), mask, streamed)
 
 
 def _unknown(value: Value) -> Expr:

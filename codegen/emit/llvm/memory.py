@@ -19,6 +19,8 @@ from frame.codegen.loops.ir import Buffer, Expr, Load, Type
 from frame.core.dtypes import int64
 from frame.core.errors import InternalError
 
+_STREAMED = 16  # the alignment that stores past the caches need at least, in bytes
+
 
 def memory_of(writer: FunctionWriter, buffer: Buffer) -> Memory:
     """Return where a buffer is in this function."""
@@ -168,6 +170,7 @@ def store(
     indices: Sequence[tuple[Expr, str]],
     value: tuple[Type, str],
     mask: str | None,
+    streamed: bool = False,
 ) -> None:
     """Emit a store. `indices` pair each index expression with its operand (`address_operands`)."""
     type_, lanes = value[0], value[0].lanes
@@ -175,7 +178,11 @@ def store(
     exprs = [expr for expr, _ in indices]
     texts = [text for _, text in indices]
     if lanes == buffer.lanes or contiguous_axis(buffer, exprs) is not None:
-        _plain_store(writer, buffer, texts, (vector(memory_type(type_.dtype), lanes), raw), mask)
+        found = (vector(memory_type(type_.dtype), lanes), raw)
+        if streamed and mask is None and lanes * type_.dtype.itemsize % _STREAMED == 0:
+            _streamed_store(writer, buffer, texts, found)
+        else:
+            _plain_store(writer, buffer, texts, found, mask)
         return
     pairs = [(expr.type, text) for expr, text in indices]
     pointers = _vector_address(writer, buffer, pairs, lanes)
@@ -211,6 +218,25 @@ def _plain_store(
             (f"<{text[1:].split(' ')[0]} x i1>", mask),
         ]
         writer.call("void", f"llvm.masked.store.{mangled(text)}.p0", arguments)
+
+
+def _streamed_store(
+    writer: FunctionWriter, buffer: Buffer, indices: Sequence[str], value: tuple[str, str]
+) -> None:
+    """Write past the caches where the address allows it, which memory from malloc always does."""
+    address = _scalar_address(writer, buffer, indices, False)
+    text, raw = value
+    number = writer.value(f"ptrtoint ptr {address} to i64")
+    low = writer.value(f"and i64 {number}, {_STREAMED - 1}")
+    aligned, plain, after = map(writer.new_label, ("stream", "store", "after"))
+    writer.branch_if(writer.value(f"icmp eq i64 {low}, 0"), aligned, plain)
+    writer.open_block(aligned)
+    writer.line(f"store {text} {raw}, ptr {address}, align {_STREAMED}, !nontemporal !2")
+    writer.branch(after)
+    writer.open_block(plain)
+    writer.line(f"store {text} {raw}, ptr {address}, align {buffer.dtype.itemsize}")
+    writer.branch(after)
+    writer.open_block(after)
 
 
 def _guarded_store(writer: FunctionWriter, plain: str, mask: str) -> None:

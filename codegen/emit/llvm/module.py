@@ -167,7 +167,10 @@ class _Emission:
             tuple(_constant(index, data) for index, data in enumerate(constants)),
             functions.values(),
             sorted(declarations.values()),
-            (_attributes(self.target), '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.full"}'),
+            (
+                _attributes(self.target),
+                '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.full"}\n!2 = !{i32 1}',
+            ),
         )
         return ModulePart("\n".join("\n".join(lines) + "\n" for lines in text), missing)
 
@@ -244,6 +247,7 @@ def _kernel(info: KernelInfo, writer: FunctionWriter) -> dict[str, str]:
     for position, buffer in enumerate(kernel.buffers):
         place_buffer(writer, buffer, f"%b{position}")
     emit_block(writer, kernel.body)
+    _end_streams(kernel, writer)
     writer.line("ret void")
     functions = {info.body: define(_signature(info), writer, kernel.note)}
     return functions if info.thunk is None else {**functions, info.thunk: _thunk(info)}
@@ -258,6 +262,13 @@ def _signature(info: KernelInfo) -> str:
         parameters += ["ptr %fail", "ptr %status"]
     inline = " noinline" if info.shared else ""
     return f"void @{info.body}({', '.join(parameters)}){inline}"
+
+
+def _end_streams(kernel: Kernel, writer: FunctionWriter) -> None:
+    """Have other threads see what went past the caches: x86 orders that by a fence of its own."""
+    streams = any(isinstance(s, ir.Store) and s.streamed for s in walk(kernel.body))
+    if streams and writer.target.triple.startswith("x86_64"):
+        writer.call("void", "llvm.x86.sse.sfence", [])
 
 
 def _thunk(info: KernelInfo) -> str:

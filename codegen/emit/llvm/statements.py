@@ -68,7 +68,8 @@ def _store(writer: FunctionWriter, statement: ir.Store) -> None:
     value = evaluate(writer, statement.value)
     mask = None if statement.mask is None else evaluate(writer, statement.mask)
     indices = list(zip(statement.indices, operands, strict=True))
-    store(writer, statement.buffer, indices, (statement.value.type, value), mask)
+    typed = (statement.value.type, value)
+    store(writer, statement.buffer, indices, typed, mask, statement.streamed)
 
 
 def _prefetch(writer: FunctionWriter, statement: ir.Prefetch) -> None:

@@ -75,5 +75,5 @@ class _Masked(Mapper):
         if isinstance(statement, Store):
             indices, value = self.expressions(statement.indices), self.expression(statement.value)
             own = self.both(self.optional(statement.mask), value.type.lanes)
-            return (b.store(statement.buffer, indices, value, own),)
+            return (b.store(statement.buffer, indices, value, own, statement.streamed),)
         return super().statement(statement)

@@ -9,6 +9,7 @@ one trip become their body; Lets of variables and constants, and Lets that nothi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from frame.codegen.loops import builder as b
@@ -146,7 +147,7 @@ class _Simplifier(Mapper):
         if isinstance(mapped, Store) and isinstance(mapped.mask, Const):
             if not mapped.mask.value:
                 return ()
-            return (Store(mapped.buffer, mapped.indices, mapped.value),)
+            return (replace(mapped, mask=None),)
         return (mapped,)
 
     def if_(self, s: If) -> Block:

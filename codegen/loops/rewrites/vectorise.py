@@ -341,7 +341,7 @@ class _Widener:
         indices = [self.operand(place) for place in places]
         if all(index.type.lanes == 1 for index in indices):
             require(False, self.loop, f"can't be vectorised: all lanes store to one {memory.name}")
-        return (b.store(memory, indices, value, mask),)
+        return (b.store(memory, indices, value, mask, s.streamed),)
 
     def private_store(
         self, memory: Buffer, places: list[Lanes], value: Expr, mask: Expr | None

@@ -462,6 +462,11 @@ def gather(target: TargetDescription) -> Iterator[Graph]:
         for width in around(1, target.lanes(float32)):
             cases.outputs(ops.gather(cases.input((5, width)), cases.indices((7,), 5)))
             cases.outputs(ops.gather(cases.input((3, 6)), cases.indices((width,), 6, int32), 1))
+        line = target.cache_line // cases.dtype.itemsize
+        for width in (2 * line, 65 * line):
+            cases.outputs(ops.gather(cases.input((5, width)), cases.indices((7,), 5)))
+        one = ops.gather(cases.input((5, 2, 3)), cases.indices((1,), 5))
+        cases.outputs(ops.add(one, cases.input((2, 1))))
         many = cases.indices((uneven(target.lanes(float32)),), 5)
         cases.outputs(ops.gather(cases.input((5, 1)), many))
         table = cases.input((2, 4, 3))
@@ -693,6 +698,12 @@ def reduction(target: TargetDescription) -> Iterator[Graph]:
         for size in around(1 << 15):
             cases.outputs(ops.sum(cases.input((size,)), 0))
         cases.outputs(ops.sum(cases.input((1 << 14, 3)), 0))
+        for shape in ((1030, 64), (67, 1000), (64, 4100)):
+            x = cases.input(shape)
+            cases.outputs(ops.sum(x, 0), ops.max(ops.relu(x), 0))
+        x = cases.input((2, 33, 1024))
+        cases.outputs(ops.sum(x * cases.input((2, 1, 1)) - cases.input((1024,)), (0, 1)) * 2.0)
+        cases.outputs(ops.sum(cases.input((64, 2, 512)) * cases.input((2, 1)), 0))
 
     for dtype in (float32, float64, float16, bfloat16):
         yield graph(f"reduction_{dtype}", dtype, fill)

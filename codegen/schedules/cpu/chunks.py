@@ -8,6 +8,7 @@ from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr
 from frame.codegen.schedules.group import Group
 from frame.codegen.schedules.scalar_rules import compute_dtype
+from frame.codegen.schedules.sizes import product
 from frame.core import config
 from frame.core.dtypes import DType, float32
 from frame.ir.graph import Graph, Value
@@ -18,6 +19,7 @@ from frame.ops.registry import lookup
 # far above the cost of handing a chunk to a thread.
 _CHUNK_COST = 1 << 17
 _EXPENSIVE_COST = 16
+_LEAST_STREAM = 1 << 23  # bytes of an output that goes past the caches, at least
 
 
 def grain(body: Graph, least: int = 64) -> int:
@@ -29,6 +31,14 @@ def grain(body: Graph, least: int = 64) -> int:
     for node in body.nodes:
         cost += _EXPENSIVE_COST if Trait.EXPENSIVE in lookup(node.op).traits else 1
     return max(least, _CHUNK_COST // cost // least * least)
+
+
+def is_streamed(group: Group, output: Value) -> bool:
+    """Whether an output goes past the caches: it is larger than they are, so that a later kernel
+    finds none of it there, and each line would be read from memory before it is written."""
+    size = product(output.shape)
+    least = max(group.target.l3, _LEAST_STREAM)
+    return isinstance(size, int) and size * output.dtype.itemsize > least
 
 
 def lanes_of(group: Group) -> int:

@@ -9,11 +9,20 @@ Groups that read a capture across its rows stand in transpose.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Expr, LoopKind
 from frame.codegen.schedules.access import INDEX_RULES, Reader, captures_below
 from frame.codegen.schedules.cpu import transpose
-from frame.codegen.schedules.cpu.chunks import flat_extent, grain, lanes_of, remaining, unflatten
+from frame.codegen.schedules.cpu.chunks import (
+    flat_extent,
+    grain,
+    is_streamed,
+    lanes_of,
+    remaining,
+    unflatten,
+)
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.nest import Nest, make_nest
@@ -22,7 +31,11 @@ from frame.ir.graph import Graph, Value
 NOTE = __doc__.split("\n\n")[1]
 
 
-def lower(group: Group) -> tuple[KernelCall, ...]:
+BeforeRow = Callable[[Nest, b.Body, Expr], None]
+"""What is written before each row: it gets the nest, the body and the number of the row."""
+
+
+def lower(group: Group, before_row: BeforeRow | None = None) -> tuple[KernelCall, ...]:
     """Return the one kernel of an elementwise group."""
     nest = make_nest(group, group.body.outputs[0].shape)
     if not nest.runs:
@@ -36,7 +49,7 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     if _is_long(nest):
         chunks = _write_blocks(nest, body, extents, rows)
     else:
-        chunks = _write_rows(nest, body, extents, rows)
+        chunks = _write_rows(nest, body, extents, rows, before_row)
     block = vectorise_loops(body.block(), lanes_of(group), group.target)
     return (nest.group.call("", block, chunks, NOTE),)
 
@@ -63,14 +76,19 @@ def _write_blocks(nest: Nest, body: b.Body, extents: list[Expr], rows: Expr) -> 
     return b.mul(rows, blocks)
 
 
-def _write_rows(nest: Nest, body: b.Body, extents: list[Expr], rows: Expr) -> Expr:
+def _write_rows(
+    nest: Nest, body: b.Body, extents: list[Expr], rows: Expr, before_row: BeforeRow | None
+) -> Expr:
     """Chunks are blocks of rows."""
     count = b.max_(b.div(b.index(grain(nest.group.body)), b.max_(extents[-1], 1)), 1)
     chunks = b.ceil_div(rows, count)
     with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
         first = body.let("first", b.mul(chunk, count))
         with body.loop(remaining(rows, first, count), "row") as row:
-            outer = [body.let("i", i) for i in unflatten(b.add(first, row), extents[:-1])]
+            number = b.add(first, row)
+            if before_row is not None:
+                before_row(nest, body, number)
+            outer = [body.let("i", i) for i in unflatten(number, extents[:-1])]
             with body.loop(extents[-1], "j", LoopKind.VECTOR) as j:
                 _write_elements(nest, body, [*outer, j])
     return chunks
@@ -83,7 +101,7 @@ def _write_elements(nest: Nest, body: b.Body, loops: list[Expr]) -> None:
     outputs = nest.group.body.outputs
     values = [body.let("y", reader.load(output, index)) for output in outputs]
     for position, value in enumerate(values):
-        reader.store(position, index, value)
+        reader.store(position, index, value, streamed=is_streamed(nest.group, outputs[position]))
 
 
 def _scalar_kernel(nest: Nest) -> KernelCall:

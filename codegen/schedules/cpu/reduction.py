@@ -17,6 +17,13 @@ Columns, where the innermost axis is kept (sums over the batch):
 
 Split, where too few elements are kept to share the work: fixed parts of the outermost reduced axis
 are reduced into a workspace by one kernel and combined by a second one.
+
+Rows of columns, where the leading axes of much memory are reduced: parts as above, and memory is
+read along its rows.
+
+    parallel chunk                        (part of the rows, block of columns)
+      for 8 rows
+        vector for column in block        partial result = partial result + ((row 0 + row 1) + ...)
 """
 
 from __future__ import annotations
@@ -30,7 +37,8 @@ import numpy as np
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
 from frame.codegen.schedules.access import INDEX_RULES, AxisPart, Reader, captures_below
-from frame.codegen.schedules.cpu.chunks import grain, lanes_of, remaining, unflatten
+from frame.codegen.schedules.cpu.chunks import grain, is_streamed, lanes_of, remaining, unflatten
+from frame.codegen.schedules.cpu.softmax import softmax_rules
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.nest import Nest, Run, make_nest
@@ -47,9 +55,15 @@ from frame.ops.registry import lookup
 NOTE = __doc__.split("\n\n", 1)[1]
 _PARTS = 32  # how many parts a split reduction has
 _SPLIT_BELOW = 4  # kept elements (or column blocks) below which a reduction is split
+_SPLIT_COLUMNS = 32  # kept elements that are one such block
 _SPLIT_ABOVE = 1 << 15  # domain elements above which it is
 _COLUMNS = 4  # vectors of columns that are reduced together, to hide the latency of an addition
 _SYMBOLIC = 1 << 10
+_ROWS = 8  # rows that one sweep over the columns reduces
+_LEAST_ROWS, _LEAST_ELEMENTS = 64, 1 << 16  # of a domain that is reduced row by row
+_PART_ELEMENTS = 1 << 15  # of the domain, that one part reduces at least
+_BLOCK_BYTES = 1 << 14  # of the partial results of one chunk
+_COMBINED = 1 << 9  # columns of one chunk that combines parts
 _ROW_ELEMENTS = 1 << 12  # the longest row of costly values that is kept on the stack
 
 
@@ -93,8 +107,32 @@ def _is_split(body: Graph) -> bool:
     total = math.prod(static(size, _SYMBOLIC) for size in domain)
     columns = bool(kept) and (len(domain) - 1) not in axes
     share = math.prod(static(size, _SYMBOLIC) for size in kept)
-    chunks = share // 32 if columns else share
+    chunks = share // _SPLIT_COLUMNS if columns else share
     return chunks < _SPLIT_BELOW and total >= _SPLIT_ABOVE and _depth(body) == 1
+
+
+def _is_row_wise(body: Graph) -> bool:
+    """Whether rows of columns are reduced: the leading axes, of known sizes, of much memory."""
+    domain, axes = domain_of(body)
+    if tuple(sorted(axes)) != tuple(range(len(axes))) or len(axes) == len(domain):
+        return False
+    sizes = [size for size in domain if isinstance(size, int)]
+    if len(sizes) < len(domain) or _depth(body) > 1 or any(o.shape == domain for o in body.outputs):
+        return False
+    rows, columns = math.prod(sizes[: len(axes)]), math.prod(sizes[len(axes) :])
+    return (
+        rows >= _LEAST_ROWS and rows * columns >= _LEAST_ELEMENTS and columns >= 2 * _SPLIT_COLUMNS
+    )
+
+
+def _parts(body: Graph) -> int:
+    """Return how many parts the rows of a split reduction are cut into."""
+    if _is_split(body) or not _is_row_wise(body):
+        return _PARTS
+    domain, axes = domain_of(body)
+    sizes = [static(size, _SYMBOLIC) for size in domain]
+    rows = math.prod(sizes[: len(axes)])
+    return max(2, min(_PARTS, rows // _ROWS, math.prod(sizes) // _PART_ELEMENTS))
 
 
 def _depth(body: Graph) -> int:
@@ -111,12 +149,12 @@ def _depth(body: Graph) -> int:
 
 def workspaces(body: Graph) -> tuple[Size, ...]:
     """Return the workspace sizes in bytes: the partial results of a split reduction."""
-    if not _is_split(body):
+    if not _is_split(body) and not _is_row_wise(body):
         return ()
     domain, axes = domain_of(body)
     kept = product(size for axis, size in enumerate(domain) if axis not in axes)
     return tuple(
-        kept * (_PARTS * compute_dtype(node.results[0].dtype).itemsize)
+        kept * (_parts(body) * compute_dtype(node.results[0].dtype).itemsize)
         for node in body.nodes
         if Trait.REDUCTION in lookup(node.op).traits
     )
@@ -152,7 +190,9 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     domain, axes = domain_of(group.body)
     nest = make_nest(group, domain, axes)
     if _is_split(group.body):
-        return _lower_split(nest)
+        return _lower_split(nest, _split_kernel)
+    if _is_row_wise(group.body) and len(nest.kept_runs) == 1:
+        return _lower_split(nest, _rows_kernel)
     if nest.runs and not nest.runs[-1].reduced:
         return (_lower_columns(nest),)
     return (_lower_rows(nest),)
@@ -203,13 +243,17 @@ def _lower_columns(nest: Nest) -> KernelCall:
     return nest.group.call("", block, chunks, NOTE)
 
 
-def _lower_split(nest: Nest) -> tuple[KernelCall, ...]:
+_PartKernel = Callable[[Nest, tuple[Buffer, ...]], KernelCall]
+
+
+def _lower_split(nest: Nest, part_kernel: _PartKernel) -> tuple[KernelCall, ...]:
     kept = product(run.size for run in nest.kept_runs)
+    parts = _parts(nest.group.body)
     partials = tuple(
         Buffer(
             memory.name,
             compute_dtype(node.results[0].dtype),
-            (_PARTS, kept if isinstance(kept, int) else nest.group.extent(kept)),
+            (parts, kept if isinstance(kept, int) else nest.group.extent(kept)),
             (),
             Scope.WORKSPACE,
         )
@@ -217,7 +261,7 @@ def _lower_split(nest: Nest) -> tuple[KernelCall, ...]:
     )
     group = nest.group.with_buffers(workspaces=partials)
     nest = replace(nest, group=group)
-    return (_split_kernel(nest, partials), _combine_kernel(nest, partials))
+    return (part_kernel(nest, partials), _combine_kernel(nest, partials))
 
 
 def _split_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
@@ -243,6 +287,80 @@ def _split_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
     return group.call("part", block, b.index(_PARTS), NOTE)
 
 
+def _rows_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
+    """Reduce one part of the rows, a block of columns at a time, into its partial results."""
+    group, body = nest.group, b.Body()
+    rows, columns = _product(nest, nest.reduced_runs), group.extent(nest.kept_runs[0].size)
+    parts, blocks, width = _grid_of_rows(nest, partials)
+    with body.loop(b.index(parts * blocks), "chunk", LoopKind.PARALLEL) as chunk:
+        part, block = unflatten(chunk, [b.index(parts), b.index(blocks)])
+        work = _Rows(nest, body, partials, body.let("part", part))
+        first = body.let("first", b.div(b.mul(part, rows), parts))
+        after = body.let("after", b.div(b.mul(b.add(part, 1), rows), parts))
+        start = body.let("start", b.mul(block, width))
+        extent = body.let("columns", remaining(columns, start, b.index(width)))
+        work.sweep(start, extent, ())
+        groups = body.let("groups", b.div(b.sub(after, first), _ROWS))
+        with body.loop(groups, "group") as number:
+            row = b.add(first, b.mul(number, _ROWS))
+            work.sweep(start, extent, [b.add(row, r) for r in range(_ROWS)])
+        done = body.let("done", b.add(first, b.mul(groups, _ROWS)))
+        with body.loop(b.sub(after, done), "row") as row:
+            work.sweep(start, extent, [b.add(done, row)])
+    block_ = vectorise_loops(body.block(), lanes_of(group), group.target)
+    return group.call("part", block_, b.index(parts * blocks), NOTE)
+
+
+def _grid_of_rows(nest: Nest, partials: tuple[Buffer, ...]) -> tuple[int, int, int]:
+    """Return the parts, the blocks of columns, and the columns of a block."""
+    parts, columns = partials[0].shape
+    bytes_ = sum(memory.dtype.itemsize for memory in partials)
+    if not isinstance(parts, int) or not isinstance(columns, int):
+        raise InternalError("expected known sizes of the partial results")
+    blocks = -(-columns * bytes_ // _BLOCK_BYTES)
+    width = -(-columns // blocks // _SPLIT_COLUMNS) * _SPLIT_COLUMNS
+    return parts, -(-columns // width), width
+
+
+class _Rows:
+    """Writes sweeps over a block of columns that reduce some rows into the partial results."""
+
+    def __init__(self, nest: Nest, body: b.Body, partials: tuple[Buffer, ...], part: Expr) -> None:
+        self.nest, self.body, self.partials, self.part = nest, body, partials, part
+
+    def sweep(self, start: Expr, extent: Expr, rows: Sequence[Expr]) -> None:
+        """Add rows to the partial results of columns; no rows make them neutral."""
+        extents = [self.nest.group.extent(run.size) for run in self.nest.reduced_runs]
+        places = [[self.body.let("r", i) for i in unflatten(row, extents)] for row in rows]
+        with self.body.loop(extent, "j", LoopKind.VECTOR) as j:
+            column = b.add(start, j)
+            kept = self.nest.index({self.nest.kept_runs[0]: column})
+            reader = Reader(self.nest.group, self.body)
+            indices = [self._index(place, kept) for place in places]
+            for memory, node in zip(self.partials, self.nest.reductions, strict=True):
+                found = [reader.load(node.operands[0], index) for index in indices]
+                self.body.store(
+                    memory, [self.part, column], self._total(memory, column, node, found)
+                )
+
+    def _index(self, place: Sequence[Expr], kept: Index) -> Index:
+        rows = self.nest.index(dict(zip(self.nest.reduced_runs, place, strict=True)))
+        return tuple(
+            row if axis in self.nest.reduced else column
+            for axis, (row, column) in enumerate(zip(rows, kept, strict=True))
+        )
+
+    def _total(self, memory: Buffer, column: Expr, node: Node, found: Sequence[Expr]) -> Expr:
+        """Combine elements by pairs, then with what is there already."""
+        combine = COMBINE[node.op].combine
+        if not found:
+            return b.const(COMBINE[node.op].neutral(memory.dtype), memory.dtype)
+        terms = [b.cast(term, memory.dtype) for term in found]
+        while len(terms) > 1:
+            terms = [combine(*terms[i : i + 2]) for i in range(0, len(terms), 2)]
+        return combine(b.load(memory, [self.part, column]), terms[0])
+
+
 def _kept_loops(nest: Nest, body: b.Body, row: Expr) -> dict[Run, Expr]:
     kept = nest.kept_runs
     if len(kept) == 1:
@@ -254,16 +372,29 @@ def _kept_loops(nest: Nest, body: b.Body, row: Expr) -> dict[Run, Expr]:
 def _combine_kernel(nest: Nest, partials: tuple[Buffer, ...]) -> KernelCall:
     """Combine the parts in order, and compute the kept outputs from the totals."""
     body = b.Body()
-    with body.loop(_product(nest, nest.kept_runs), "row") as row:
-        sweeps = _Sweeps(nest, body, _kept_loops(nest, body, row), vector=False)
-        for memory, node in zip(partials, nest.reductions, strict=True):
-            neutral = b.const(COMBINE[node.op].neutral(memory.dtype), memory.dtype)
-            with body.fold(b.index(_PARTS), [neutral], "part") as folding:
-                element = b.load(memory, [folding.index, row])
-                folding.next = [COMBINE[node.op].combine(folding.values[0], element)]
-            sweeps.bind(node, folding.results[0])
-        sweeps.store_kept()
-    return nest.group.call("total", body.block(), b.index(1), NOTE)
+    total = _product(nest, nest.kept_runs)
+    known = b.constant_value(total)
+    kind = LoopKind.SERIAL
+    if len(nest.kept_runs) == 1 and known is not None and known >= _SPLIT_COLUMNS:
+        kind = LoopKind.VECTOR
+    chunks = b.ceil_div(total, _COMBINED)
+    with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+        first = body.let("first", b.mul(chunk, _COMBINED))
+        with body.loop(remaining(total, first, b.index(_COMBINED)), "row", kind) as position:
+            _combine_column(nest, body, partials, b.add(first, position))
+    block = vectorise_loops(body.block(), lanes_of(nest.group))
+    return nest.group.call("total", block, chunks, NOTE)
+
+
+def _combine_column(nest: Nest, body: b.Body, partials: tuple[Buffer, ...], row: Expr) -> None:
+    sweeps = _Sweeps(nest, body, _kept_loops(nest, body, row), vector=False)
+    for memory, node in zip(partials, nest.reductions, strict=True):
+        neutral = b.const(COMBINE[node.op].neutral(memory.dtype), memory.dtype)
+        with body.fold(b.as_index(memory.shape[0]), [neutral], "part") as folding:
+            element = b.load(memory, [folding.index, row])
+            folding.next = [COMBINE[node.op].combine(folding.values[0], element)]
+        sweeps.bind(node, folding.results[0])
+    sweeps.store_kept()
 
 
 def _levels(nest: Nest) -> int:
@@ -313,6 +444,7 @@ class _Sweeps:
         self.vector = vector
         self.window = window  # a reduced run, and the start and extent of the part to sweep over
         self.reader = Reader(nest.group, body)
+        self.reader.rules = softmax_rules(nest.group.body)
         self.kept = nest.index(loops)
         self.results: dict[Value, Expr] = {}
         self.kept_rows: dict[Value, Buffer] = {}
@@ -440,7 +572,8 @@ class _Sweeps:
         values = self.nest.group.body.outputs
         ready = [self.body.let("y", reader.load(values[k], index)) for k in outputs]
         for output, value in zip(outputs, ready, strict=True):
-            reader.store(output, index, value)
+            streamed = is_streamed(self.nest.group, values[output])
+            reader.store(output, index, value, streamed=streamed)
 
     def store_kept(self) -> None:
         """Write the stores of the outputs that have only the kept axes.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from frame.codegen.schedules.cpu import (
+    attention,
     concat,
     conv,
     copy_layout,
@@ -36,8 +37,9 @@ def _boundaries(anchor: str) -> Callable[[TargetDescription], Iterable[Graph]]:
 
     def graphs(target: TargetDescription) -> Iterable[Graph]:
         from frame.codegen.schedules.cpu.boundaries import BOUNDARIES
+        from frame.codegen.schedules.cpu.boundaries_attention import attention
 
-        return BOUNDARIES[anchor](target)
+        return attention(target) if anchor == "attention" else BOUNDARIES[anchor](target)
 
     return graphs
 
@@ -58,6 +60,7 @@ for _schedule in (
     Schedule("reduction", reduction.lower, _reduction_workspaces, reduction.overwritable),
     Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable, gemm.layouts),
     Schedule("convolution", conv.lower, conv.workspaces, gemm_epilogue.overwritable, conv.layouts),
+    Schedule("attention", attention.lower, attention.workspaces),
     Schedule("pool", pool.lower),
     Schedule("pool_grad", pool_grad.lower, pool_grad.workspaces, checks=pool_grad.checks),
     Schedule("gather", gather.lower, checks=gather.checks),

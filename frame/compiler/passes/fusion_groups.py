@@ -10,7 +10,7 @@ from frame.ir.graph import Node, Value
 from frame.ops.record import Trait
 from frame.ops.registry import lookup
 
-ELEMENTWISE, REDUCTION = "elementwise", "reduction"
+ELEMENTWISE, REDUCTION, ATTENTION = "elementwise", "reduction", "attention"
 
 VIEWS = frozenset({"transpose", "slice", "flip", "pad"})
 """Ops whose results are elements of the operand at other indices."""

@@ -2,8 +2,9 @@
 
 Every node ends in one group, except control flow, constants and reshapes that only rename memory.
 A group has one anchor: a contraction, a convolution, another op with a schedule of its own, a
-reduction, or none (elementwise). Nodes are visited in order; each joins the group of a producer
-where the domain allows it and the partition stays convex, and opens a group of its own otherwise.
+reduction, attention as a whole (`attention_fusion`), or none (elementwise). Nodes are visited in
+order; each joins the group of a producer where the domain allows it and the partition stays convex,
+and opens a group of its own otherwise.
 
     domain    the shape that the loops of the group run over
     reduced   the axes of the domain that its reductions remove; None before the first reduction
@@ -20,7 +21,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 
+from frame.compiler.passes.attention_fusion import find_attentions
 from frame.compiler.passes.fusion_groups import (
+    ATTENTION,
     ELEMENTWISE,
     REDUCTION,
     VIEWS,
@@ -138,8 +141,17 @@ class _Partition:
 
     def build(self) -> None:
         """Assign every node that is not free to a group."""
+        if ATTENTION in self.anchors:
+            for nodes in find_attentions(self.graph, _is_free):
+                self._open_whole(ATTENTION, nodes)
         for node in self.graph.nodes:
-            if node.op in CONTROL or node.op == "constant" or _is_free(node) or is_alias(node):
+            if (
+                node in self.owner
+                or node.op in CONTROL
+                or node.op == "constant"
+                or _is_free(node)
+                or is_alias(node)
+            ):
                 continue
             self._place(node)
 
@@ -162,6 +174,14 @@ class _Partition:
         group = Group(anchor, domain, index, index, reduced=reduced)
         self.groups[group] = None
         self._add(group, node)
+
+    def _open_whole(self, anchor: str, nodes: list[Node]) -> None:
+        """Open a group of nodes that nothing else joins; only the last of them is read outside."""
+        first, last = self.position[nodes[0]], self.position[nodes[-1]]
+        group = Group(anchor, nodes[-1].results[0].shape, first, last)
+        self.groups[group] = None
+        for node in nodes:
+            self._add(group, node)
 
     def _add(self, group: Group, node: Node) -> None:
         group.nodes.append(node)
