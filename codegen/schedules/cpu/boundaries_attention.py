@@ -67,7 +67,7 @@ def _edges(cases: Cases, target: TargetDescription) -> None:
 def _masks(cases: Cases) -> None:
     added = cases.input((12, 20))
     cases.outputs(_attend(*_inputs(cases, (2,), (12, 20, 4, 4)), lambda x: x * 0.3 + added))
-    allowed = ops.less(cases.input((2, 1, 14)), 1.0)
+    allowed = cases.input((2, 1, 14), bool_)
     cases.outputs(
         _attend(*_inputs(cases, (2,), (15, 14, 4, 4)), lambda x: ops.where(allowed, x, -math.inf))
     )

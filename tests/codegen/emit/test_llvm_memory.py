@@ -166,3 +166,28 @@ def test_what_the_emitter_refuses():
     loose = ir.Kernel("k", (y,), (), (b.store(y, [0], b.fresh("v", ir.Type(dt.float32))),))
     with pytest.raises(InternalError, match="bound before its use"):
         llvm.emit_module(module_of(loose), host_target())
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 4])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16, dt.float64], ids=str)
+def test_streamed_stores_write_the_same_at_every_alignment(dtype, offset):
+    """y[i] = x[i] past the caches, at addresses that allow it and at others; then a fence."""
+    x, y = b.buffer("x", dtype, [64]), b.buffer("y", dtype, [64])
+    body = b.Body()
+    with body.loop(8) as i:
+        at = b.ramp(b.mul(i, 8), 8)
+        body.store(y, [at], b.load(x, [at]), streamed=True)
+    native = Native(module_of(ir.Kernel("k", (x, y), (), body.block())))
+    assert "!nontemporal" in native.text
+    assert ("sfence" in native.text) == native_x86()
+    values = np.resize(operators.values(dtype), 64)
+    memory = np.zeros(80, dtype.numpy)
+    result = memory[offset : offset + 64]
+    native.kernel("k", [values, result])
+    np.testing.assert_array_equal(result.view(np.uint8), values.view(np.uint8))
+    assert not memory[:offset].any()
+    assert not memory[offset + 64 :].any()
+
+
+def native_x86():
+    return host_target().triple.startswith("x86_64")

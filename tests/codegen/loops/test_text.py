@@ -73,6 +73,7 @@ def everything():
     body.add(Copy(View(far), View(y, (n, b.index(0))), (b.index(2), b.index(4))))
     body.add(Call("other", (View(x, (n,)), View(y)), (b.add(n, 1),)))
     body.prefetch(y, [n, 3])
+    body.store(y, [n, b.ramp(b.index(0), 4)], b.load(y, [0, b.ramp(b.index(0), 4)]), streamed=True)
     body.store(x, [0], b.reduce(BinaryOp.MINIMUM, b.load(near, [0])))
     i = fresh("i")
     body.add(For(LoopKind.UNROLL, i, b.index(2), (Alloc(b.fresh_buffer("z", bool_, [2])),)))

@@ -9,10 +9,11 @@ from frame.codegen import mathlib
 from frame.codegen.emit.llvm import emit_module
 from frame.codegen.loops import builder as b
 from frame.codegen.loops import ir
+from frame.codegen.mathlib import exponential
 from frame.core import dtypes as dt
 from frame.core.errors import InternalError
 from tests.codegen.mathlib.accuracy import Library, erf, errors, kernel_of, reference, search
-from tests.codegen.native import module_of
+from tests.codegen.native import Native, module_of
 
 NAMES = tuple(mathlib.FUNCTIONS)
 TYPES = (dt.float32, dt.float64)
@@ -52,6 +53,24 @@ def check(library, name, *arrays):
 def test_bound(library, name):
     count = 4000 if name == "erf" else 100_000 if library.dtype == dt.float32 else 40_000
     check(library, name, points(library.dtype, count))
+
+
+def test_exp_of_no_positive_numbers_has_the_bits_of_exp(library):
+    dtype = library.dtype
+    x = points(dtype, 20_000)
+    x = np.resize(x[x <= 0], 80_000)
+    source, result = (b.buffer(name, dtype, [len(x)]) for name in "xy")
+    body = b.Body()
+    with body.loop(len(x) // 4) as i:
+        at = b.ramp(b.mul(i, 4), 4)
+        body.store(result, [at], exponential.exp_below(b.load(source, [at])))
+    found = np.zeros_like(x)
+    native = Native(module_of(ir.Kernel("below", (source, result), (), body.block())))
+    native.kernel("below", [x, found])
+    np.testing.assert_array_equal(found, library("exp", x))
+    nan = np.full_like(x, np.nan)
+    native.kernel("below", [nan, found])
+    assert np.isnan(found).all()
 
 
 @pytest.mark.parametrize("name", ["atan2", "pow"])
