@@ -460,11 +460,34 @@ class _Sweeps:
         for level in range(1, _levels(self.nest) + 1):
             for value in self._kept_at(level):
                 self.kept_rows[value] = self._allocate(value)
+            if level == 2:
+                self._look_ahead()
             self._reduce(
                 [n for n in self.nest.reductions if self.nest.stage[n.results[0]] == level]
             )
             for value, memory in self.kept_rows.items():
                 self.reader.bindings[value] = self._from_row(memory)
+
+    def _look_ahead(self) -> None:
+        """Prefetch the next row of what is read, where rows come from memory and not from caches.
+
+        Hardware stops following a row at its end: memory would be idle while a row is computed.
+        """
+        group, runs = self.nest.group, self.nest.runs
+        large = any(is_streamed(group, output) for output in group.body.outputs)
+        if not large or not self.vector or len(runs) != 2:
+            return
+        rows, length = (run.size for run in runs)
+        for memory in group.captures:
+            if memory.shape != (rows, length) or not isinstance(length, int):
+                continue
+            line = max(1, group.target.cache_line // memory.dtype.itemsize)
+            if length > _ROW_ELEMENTS:
+                continue
+            row = b.min_(b.add(self.loops[runs[0]], 1), b.sub(group.extent(rows), 1))
+            place = self.body.let("ahead", row)
+            with self.body.loop(b.index(-(-length // line)), "line") as number:
+                self.body.prefetch(memory, [place, b.mul(number, line)])
 
     def _kept_at(self, level: int) -> list[Value]:
         """Costly values that sweep `level` computes and a later one needs: their row is kept."""
