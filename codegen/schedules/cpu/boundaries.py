@@ -14,6 +14,7 @@ from typing import Any
 
 from frame import ops
 from frame.codegen.schedules.cpu.boundaries_along import cumsum
+from frame.codegen.schedules.cpu.boundaries_attention import attention
 from frame.codegen.schedules.cpu.boundary_cases import Cases, around, graph
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.core.dtypes import (
@@ -760,6 +761,7 @@ def _normalised(x: Value, gamma: Value, beta: Value) -> Value:
 
 
 BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {
+    "attention": attention,
     "contraction": contraction,
     "convolution": convolution,
     "pool": pool,

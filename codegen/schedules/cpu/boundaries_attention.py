@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from frame import ops
-from frame.codegen.schedules.cpu.boundaries import Cases, graph
+from frame.codegen.schedules.cpu.boundary_cases import Cases, graph
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.core.dtypes import bool_, float32, float64
 from frame.core.shapes import Dim

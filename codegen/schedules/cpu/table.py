@@ -37,9 +37,8 @@ def _boundaries(anchor: str) -> Callable[[TargetDescription], Iterable[Graph]]:
 
     def graphs(target: TargetDescription) -> Iterable[Graph]:
         from frame.codegen.schedules.cpu.boundaries import BOUNDARIES
-        from frame.codegen.schedules.cpu.boundaries_attention import attention
 
-        return attention(target) if anchor == "attention" else BOUNDARIES[anchor](target)
+        return BOUNDARIES[anchor](target)
 
     return graphs
 

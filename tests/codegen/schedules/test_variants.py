@@ -49,7 +49,7 @@ UNREACHED = {
         "cpu/reduction.py",
         "_Sweeps._look_ahead",
         "called, rows, length = (run.size for run in runs)",
-    ): "rows of a result larger than 8 MiB, too many for the interpreter; test_streams.py runs them",
+    ): "rows of a result of 8 MiB, too many for the interpreter; test_streams.py runs them",
 }
 
 
