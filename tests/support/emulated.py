@@ -137,8 +137,8 @@ class Emulation:
         self, compiled: Compiled, arrays: Sequence[np.ndarray], bindings: Mapping[str, int]
     ) -> None:
         artifact = Stages(compiled.piece, compiled.target).artifact()
-        code, symbols = _placed(artifact.code, CODE)
-        pool, functions = _placed(_pool_object(), POOL_CODE)
+        code, symbols = _placed(artifact.objects, CODE)
+        pool, functions = _placed((_pool_object(),), POOL_CODE)
         types = [port.type for port in compiled.piece.signature.outputs]
         self.outputs = [
             np.zeros(bind_shape(t.storage_shape, bindings), t.dtype.numpy) for t in types
@@ -174,8 +174,8 @@ def _pool_object() -> bytes:
     return compile_ir(pool_module("aarch64"), named_target("armv8-a"))
 
 
-def _placed(data: bytes, base: int) -> tuple[bytes, dict[str, int]]:
-    file = elf.parse(data)
+def _placed(objects: Sequence[bytes], base: int) -> tuple[bytes, dict[str, int]]:
+    file = elf.link([elf.parse(data) for data in objects])
     layout = elf.plan(file)
     image = bytearray(layout.size)
     elf.place(file, layout, base, image)
