@@ -39,7 +39,7 @@ _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _CHUNK = 1 << 13  # blocks at a time: their words in 64 bits stay in a level-2 cache
 
-_WORTHWHILE = 1 << 16  # numbers; numpy makes fewer in the time that native code takes to load
+_WORTHWHILE = 1 << 16  # numbers in all; numpy makes fewer in the time that native code needs
 
 Words: TypeAlias = "npt.NDArray[np.uint32]"
 Fixed: TypeAlias = tuple[int, int, int, int]
@@ -66,6 +66,7 @@ class Store(Protocol):
         """Keep data under a key, if that is possible."""
 
 
+_asked = 0
 _native: Native | None = None
 _load_native: Callable[[Store | None], Native | None] | None = None
 _find_store: Callable[[], Store] | None = None
@@ -84,10 +85,11 @@ def set_store(find: Callable[[], Store]) -> None:
 
 
 def _native_for(count: int) -> Native | None:
-    """Return the native code if it is loaded, or if `count` numbers are worth loading it."""
-    global _native, _load_native
+    """Return the native code if it is loaded, or if the numbers so far are worth loading it."""
+    global _native, _load_native, _asked
     load = _load_native
-    if load is not None and count >= _WORTHWHILE:
+    _asked += count
+    if load is not None and _asked >= _WORTHWHILE:
         _load_native = None
         _native = load(None if _find_store is None else _find_store())
     return _native

@@ -291,3 +291,17 @@ def test_missing_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(sys.modules["frame.data.bundled"], "_FILE", tmp_path / "digits.npz")
     with pytest.raises(NotFoundError, match="digits"):
         digits()
+
+
+def test_small_batches_are_those_of_the_dataset_and_nobody_elses() -> None:
+    """They are cut from larger copies: writing to one changes neither another nor the rows."""
+    rows = np.arange(700, dtype=np.float32).reshape(100, 7)
+    data = TensorDataset((rows, np.arange(100)))
+    loader = DataLoader(data, 8, shuffle=True, seed=3)
+    want = [data.batch(part) for part in loader._index_parts(0)]
+    for (x, y), (wx, wy) in zip(loader, want, strict=True):
+        assert np.array_equal(x, wx) and np.array_equal(y, wy) and x.flags.c_contiguous
+        x[:] = -1
+    assert rows.min() == 0
+    loader.set_epoch(0, 5)
+    assert len([*loader]) == len(want) - 5

@@ -99,10 +99,17 @@ def test_installed_code_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> No
     assert philox._native is not None and len(store) == 1
 
 
-def test_few_numbers_load_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_numbers_load_nothing_and_many_small_draws_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
     monkeypatch.setattr(philox, "_native", None)
-    monkeypatch.setattr(philox, "_load_native", lambda store: pytest.fail("loaded"))
-    assert len(philox.uniform(0, 0, 1000)) == 1000
+    monkeypatch.setattr(philox, "_asked", 0)
+    monkeypatch.setattr(philox, "_load_native", asked.append)
+    for _ in range(60):
+        philox.uniform(0, 0, 1000)
+    assert not asked
+    for _ in range(60):
+        philox.uniform(0, 0, 1000)
+    assert len(asked) == 1, "once, when they are many in all"
 
 
 def test_code_comes_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
