@@ -142,10 +142,18 @@ class Stages:
         return {name: _kernel_source(name, self.target, *texts) for name in names}
 
     def _texts(self) -> tuple[Callable[[], Module], Callable[[], str], Callable[[], str]]:
-        """Return the makers of module, LLVM IR and assembly, each of which works once."""
+        """Return the makers of module, LLVM IR and assembly, each of which works once.
+
+        Where the artefact has several objects, their texts follow each other.
+        """
         module = cache(lambda: self.lowered.module)
-        llvm = cache(lambda: emitter.emit_module(module(), self.target))
-        return module, llvm, cache(lambda: assembly(llvm(), self.target))
+        parts = cache(lambda: emitter.emit_parts(module(), self.target))
+
+        def machine() -> str:
+            made = (assembly(part.text, self.target, others=part.others) for part in parts())
+            return "\n".join(made)
+
+        return module, lambda: "\n".join(part.text for part in parts()), cache(machine)
 
     def profiled(self, inputs: Sequence[Any]) -> Any:
         """Run once with the clock read around every launch."""

@@ -102,9 +102,11 @@ def compile_ir(
     return data
 
 
-def assembly(text: str, target: TargetDescription, level: int = 2) -> str:
+def assembly(
+    text: str, target: TargetDescription, level: int = 2, others: frozenset[str] = frozenset()
+) -> str:
     """Return the assembly text that LLVM makes of a module's text; errors as in `compile_ir`."""
-    with _optimised(text, target, level) as (machine, module):
+    with _optimised(text, target, level, others) as (machine, module):
         result: str = machine.emit_assembly(module)
     return result
 

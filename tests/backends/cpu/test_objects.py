@@ -128,6 +128,8 @@ def test_a_network_in_pieces_gives_the_same_bits(monkeypatch, two_threads) -> No
         with config.override(FRAME_CACHE="0"):
             model = frame.compile(nn.Sequential("net", layers), [frame.spec((2, 3, 8, 8))], seed=1)
             pieces = model.entry("infer").loaded.run.pieces
+            text = str(model.source()["assembly"])
+            assert "frame_entry" in text, "the texts are those of all objects"
             return model(x), [len(piece.executable.artifact.objects) for piece in pieces]
 
     whole, one = run(None)
