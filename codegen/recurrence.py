@@ -114,12 +114,26 @@ def tile_steps(node: Node, target: TargetDescription) -> Steps | None:
         return None
     for captures in (False, True):
         try:
+            if tile < batch:
+                _Rows(body, batch, _unlike_all(body)).build(captures)
             made = _Rows(body, batch, tile).build(captures)
         except (_MeetError, InvalidArgumentError):
             continue
         steps = Steps(node, batch, tile, *made)
         return steps if _has_rows(steps) and _fits(steps, target) else None
     return None
+
+
+def _unlike_all(body: Graph) -> int:
+    """Return a number of rows that no axis has.
+
+    One row fits wherever a broadcast puts it, along an axis that is none of rows, too; so many rows
+    fit only where there are rows.
+    """
+    graphs = (body, *(group.attributes["body"] for group in groups_of(body)))
+    values = [entry.value for graph in graphs for entry in graph.inputs]
+    values += [value for graph in graphs for node in graph.nodes for value in node.results]
+    return 1 + max(size for value in values for size in (1, *value.shape))  # type: ignore[type-var]
 
 
 def _is_plain(body: Graph) -> bool:

@@ -72,6 +72,19 @@ def turned(x, state, weight):
     return ops.scan(row, square, x)
 
 
+def across(x, state, weight):
+    """As many columns as rows: a vector of elements lies along columns."""
+    square = ops.zeros((BATCH, BATCH))
+    return ops.scan(lambda h, r: (ops.tanh(h + r), h), square, x[:, :, 0])
+
+
+def over_matrices(x, state, weight):
+    """A product of each matrix of the state with as many matrices as there are rows."""
+    many = ops.zeros((BATCH, BATCH, 1, WIDTH)) + ops.reshape(state, (BATCH, 1, 1, WIDTH))
+    elements = ops.unsqueeze(x, 3) * weight
+    return ops.scan(lambda h, r: (ops.tanh(ops.matmul(h, r)), h), many, elements)
+
+
 def counted(x, state, weight):
     """A carry without rows."""
     step = lambda c, row: ((c[0] * 0.5 + row, c[1] + 1.0), row)  # noqa: E731
@@ -79,7 +92,7 @@ def counted(x, state, weight):
 
 
 TILED = (recurrent, reverse, two_carries, with_states, masked)
-WHOLE = (mixed_over_rows, turned, counted)
+WHOLE = (mixed_over_rows, turned, across, over_matrices, counted)
 
 
 def arrays(*shapes):
