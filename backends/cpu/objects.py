@@ -51,10 +51,10 @@ def compile_parts(parts: Sequence[ModulePart], target: TargetDescription) -> tup
     workers = [_Worker(work) for _ in range(_worker_count(len(parts)))]
     try:
         for worker in workers:
-            worker.start()
+            worker.begin()
         work.compile_here()
         for worker in workers:
-            worker.join(_SECONDS)
+            worker.wait(_SECONDS)
     finally:
         for worker in workers:
             worker.kill()
@@ -107,6 +107,18 @@ class _Worker(threading.Thread):
         self.process: Popen[bytes] | None = None
         self.killed = False
 
+    def begin(self) -> None:
+        """Start the thread, if the system allows one more."""
+        try:
+            self.start()
+        except RuntimeError as error:
+            _LOGGER.info("no thread for a worker: %s", error)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for the thread, if it was started."""
+        if self.ident is not None:
+            self.join(seconds)
+
     def run(self) -> None:
         """Start the process and let it make objects while modules wait."""
         try:
@@ -121,7 +133,7 @@ class _Worker(threading.Thread):
         self.killed = True
         if self.process is not None:
             self.process.kill()
-        self.join()
+        self.wait()
 
     def _make(self, process: Popen[bytes], index: int) -> None:
         try:

@@ -102,6 +102,14 @@ def _late(compile_here):
     return wait
 
 
+def test_a_thread_that_the_system_refuses(monkeypatch, two_threads) -> None:
+    def refuse(worker: objects._Worker) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(objects._Worker, "start", refuse)
+    assert _call(objects.compile_parts(PARTS, host_target()), 2) == 12
+
+
 def test_no_worker_starts_where_python_is_another_program(monkeypatch, two_threads) -> None:
     monkeypatch.setattr(sys, "executable", "editor")
     assert objects._worker_count(4) == 0
