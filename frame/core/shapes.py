@@ -552,6 +552,21 @@ def broadcast_shapes(*shapes: Sequence[Size]) -> Shape:
     return tuple(result)
 
 
+def stands_beside(shape: Sequence[Size], full: Sequence[Size], reduced: Sequence[int]) -> bool:
+    """Return whether broadcasting puts results of a reduction beside the elements they are of.
+
+    `shape` is that of the results, `full` what was reduced over the axes `reduced`. Without these
+    axes a result is lined up with others: the maxima (n,) of the rows of (n, n) with its columns.
+    """
+    if len(shape) > len(full):
+        return False
+    padded = (*(1 for _ in range(len(full) - len(shape))), *shape)
+    return all(
+        size == whole or (size == 1 and axis in reduced)
+        for axis, (size, whole) in enumerate(zip(padded, full, strict=True))
+    )
+
+
 def normalize_axis(axis: int, rank: int) -> int:
     """Return `axis` counted from the front, in [0, rank).
 

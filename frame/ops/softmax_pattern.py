@@ -11,6 +11,7 @@ An `x` that is -inf throughout may have 0 in the place of its top, and 1 in that
 from __future__ import annotations
 
 from frame.core.dataclass import dataclass
+from frame.core.shapes import stands_beside
 from frame.ir.graph import Node, Value
 
 _VIEWS = frozenset({"reshape", "expand"})
@@ -51,11 +52,19 @@ def top_of(weights: Node) -> Node | None:
 
 
 def total_of(division: Node) -> Node | None:
-    """Return the sum(e) of a division e / sum(e) of weights e, None for any other node."""
+    """Return the sum(e) of a division e / sum(e) of weights e, None for any other node.
+
+    Both reductions go over the same axes: else nothing keeps the sum from being 0.
+    """
     weights, total = division.operands
-    if division.op != "div" or weights.node is None or top_of(weights.node) is None:
-        return None
-    return _reduced(total, "sum", weights, (0.0, 1.0))
+    top = top_of(weights.node) if division.op == "div" and weights.node is not None else None
+    found = None if top is None else _reduced(total, "sum", weights, (0.0, 1.0))
+    same = found is not None and top is not None and _axes(found) == _axes(top)
+    return found if same else None
+
+
+def _axes(reduction: Node) -> tuple[int, ...]:
+    return tuple(reduction.attributes["axes"])
 
 
 def _reduced(value: Value, op: str, x: Value, guard: tuple[float, float]) -> Node | None:
@@ -63,8 +72,23 @@ def _reduced(value: Value, op: str, x: Value, guard: tuple[float, float]) -> Nod
     made = _plain(value)
     if made is not None and made.op == "where":
         made = _otherwise(made, *guard)
-    found = made is not None and made.op == op and made.operands[0] is x
-    return made if found else None
+    if made is None or made.op != op or made.operands[0] is not x:
+        return None
+    return made if _is_beside(value, made) else None
+
+
+def _is_beside(value: Value, made: Node) -> bool:
+    """Whether broadcasting puts each result of a reduction beside the elements that it is of."""
+    if not stands_beside(value.shape, made.operands[0].shape, _axes(made)):
+        return False
+    node = value.node
+    if node is None or node is made:
+        return node is made
+    if node.op == "reshape":
+        while value.node is not None and value.node.op == "reshape":
+            value = value.node.operands[0]
+        return value.node is made or _is_beside(value, made)
+    return all(_is_beside(o, made) for o in node.operands if _constant(o) is None)
 
 
 def _plain(value: Value) -> Node | None:
@@ -85,6 +109,6 @@ def _otherwise(node: Node, compared: float, replaced: float) -> Node | None:
 
 def _constant(value: Value) -> float | None:
     node = _plain(value)
-    if node is None or node.op != "constant":
+    if node is None or node.op != "constant" or node.attributes["value"].array.size != 1:
         return None
     return float(node.attributes["value"].array.reshape(-1)[0])

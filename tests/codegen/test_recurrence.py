@@ -91,8 +91,41 @@ def counted(x, state, weight):
     return ops.scan(step, (state, ops.zeros(())), x)
 
 
+def with_bias(x, state, weight):
+    """A bias of columns, as long as the batch, beside a capture that has rows."""
+    square, bias = ops.matmul(x[0], x[1], transpose_b=True), x[0, :, 0]
+    return ops.scan(lambda h, r: (ops.tanh(h * square + bias) + r[:, :1], h), square, x)
+
+
+def along_columns(x, state, weight):
+    """A carry that has rows and is added to another one along its columns."""
+    square = ops.matmul(x[0], x[1], transpose_b=True)
+    step = lambda c, r: ((ops.tanh(c[0] + c[1]), c[1] + r[:, 0]), c[0])  # noqa: E731
+    return ops.scan(step, (square, x[0, :, 0]), x)
+
+
+def spread_along_columns(x, state, weight):
+    """The same, where the broadcast is a node."""
+    square = ops.matmul(x[0], x[1], transpose_b=True)
+
+    def step(carry, row):
+        h, u = carry
+        return (ops.tanh(h + ops.expand(u, h.shape)), u + row[:, 0]), h
+
+    return ops.scan(step, (square, x[0, :, 0]), x)
+
+
 TILED = (recurrent, reverse, two_carries, with_states, masked)
-WHOLE = (mixed_over_rows, turned, across, over_matrices, counted)
+WHOLE = (
+    mixed_over_rows,
+    turned,
+    across,
+    over_matrices,
+    counted,
+    with_bias,
+    along_columns,
+    spread_along_columns,
+)
 
 
 def arrays(*shapes):

@@ -32,7 +32,7 @@ from frame.compiler.passes.fusion_groups import (
     weight_of,
 )
 from frame.compiler.passes.sibling_fusion import merge_siblings
-from frame.core.shapes import Shape, Size
+from frame.core.shapes import Shape, Size, stands_beside
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, GraphInput, Node, Role, StateUpdate, Value
 from frame.ops.anchors import ANCHORS, EPILOGUES
@@ -231,8 +231,31 @@ class _Partition:
         if group.reduced is None:
             return shape == group.domain
         if shape == group.domain:
-            return self._may_read_back(group)
+            return self._may_read_back(group) and self._reads_beside(group, node)
         return self._is_kept(group, shape)
+
+    def _reads_beside(self, group: Group, node: Node) -> bool:
+        """Whether a node over the domain reads reductions of a group at their own elements."""
+        over = node.operands[0].shape if _is_reduction(node) else node.results[0].shape
+        if group.reduced is None or over != group.domain:
+            return True
+        return all(self._is_beside(group, operand) for operand in node.operands)
+
+    def _is_beside(self, group: Group, value: Value) -> bool:
+        """Whether broadcasting lines up a value with the domain, and all it is a free view of."""
+        root = root_of(value)
+        made = [v.node for v in (value, root) if v.node is not None]
+        own = any(self.owner.get(node) is group for node in made)
+        free = bool(made) and not own and _is_free(made[-1])
+        if not own and not (free and self._reads_group(group, made[-1])):
+            return True
+        if not stands_beside(value.shape, group.domain, group.reduced or ()):
+            return False
+        return own or all(self._is_beside(group, operand) for operand in made[-1].operands)
+
+    def _reads_group(self, group: Group, node: Node) -> bool:
+        sources = (source.node for source in self.sources(node))
+        return any(source is not None and self.owner.get(source) is group for source in sources)
 
     def _reads_elementwise(self, group: Group, node: Node) -> bool:
         """An epilogue may read the first result of its anchor and what follows from it."""
@@ -264,6 +287,8 @@ class _Partition:
         if group.anchor not in (ELEMENTWISE, REDUCTION) or source.shape != group.domain:
             return False
         if REDUCTION not in self.anchors or not group.has_room(weight_of(node)):
+            return False
+        if not self._reads_beside(group, node):
             return False
         if any(member.op in VIEWS for member in group.nodes):
             return False
@@ -341,6 +366,9 @@ class _Partition:
             return other.anchor == ELEMENTWISE and not views and not self._feeds(other, home)
         if home.anchor not in (ELEMENTWISE, REDUCTION):
             return False
+        for made, reader in ((home, other), (other, home)):
+            if not all(self._reads_beside(made, node) for node in reader.nodes):
+                return False
         return other.reduced in (None, home.reduced) and not (views and home.anchor == REDUCTION)
 
     def _is_row_of(self, home: Group, other: Group) -> bool:
