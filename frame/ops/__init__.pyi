@@ -596,6 +596,7 @@ def relayout(
     x: Operand,
     permutation: int | Sequence[int] = ...,
     blocks: int | Sequence[int] = ...,
+    winograd: int = 0,
 ) -> Value:
     """Store the elements in another order in memory."""
 

@@ -293,9 +293,9 @@ def test_code_with_clock_reads_is_compiled_once(monkeypatch) -> None:
     from frame.backends.cpu import compiling
 
     model, compiled = _model(), []
-    real = compiling.compile_ir
+    real = compiling.compile_parts
     monkeypatch.setattr(
-        compiling, "compile_ir", lambda *given: compiled.append(given) or real(*given)
+        compiling, "compile_parts", lambda *given: compiled.append(given) or real(*given)
     )
     model.profile(X, runs=3)
     count = len(compiled)
