@@ -441,8 +441,8 @@ class _Writer:
         scratch: Sequence[Sequence[View]],
     ) -> None:
         """Write one step: the calls of all groups, and copies of what stands in two places."""
-        body, graph, node = self.body, self.steps.body, self.steps.node
-        backwards = node.attributes["reverse"]
+        body, graph = self.body, self.steps.body
+        backwards = self.steps.node.attributes["reverse"]
         at = body.let("at", b.sub(b.sub(self.length, 1), t) if backwards else t)
         now = body.let("now", b.rem(t, 2))
         following = body.let("next", b.sub(1, now))
@@ -452,10 +452,7 @@ class _Writer:
             places[entry.value] = where
         copies = []
         for i, value in enumerate(graph.outputs):
-            if i < self.count:
-                target = self._rows(carries[i], following, None, value)
-            else:
-                target = self._rows(self.results[i], at, row, value)
+            target = self._output(i, value, at, following, row, carries)
             if _root(value) in places:
                 copies.append((target, value))
             else:
@@ -494,6 +491,19 @@ class _Writer:
         if value in self.steps.rows:
             return self._rows(memory, first, row, value)
         return View(memory, (first, *(b.index(0) for _ in memory.shape[1:])))
+
+    def _output(
+        self,
+        position: int,
+        value: Value,
+        at: Expr,
+        following: Expr,
+        row: Expr,
+        carries: Sequence[Buffer],
+    ) -> View:
+        if position < self.count:
+            return self._rows(carries[position], following, None, value)
+        return self._rows(self.results[position], at, row, value)
 
     def _rows(self, memory: Buffer, first: Expr, row: Expr | None, value: Value) -> View:
         """Return the rows of a tile in the part `first` of a buffer, from the first row if None."""

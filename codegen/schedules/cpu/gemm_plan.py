@@ -31,7 +31,6 @@ _LEAST_TILES = 4  # of a deep pass: fewer would read panels from the third-level
 _SHALLOW = 128  # depth up to which a result is written about as fast as computed
 _FEW_ROWS = 16  # rows below which packing does not pay
 _MOST_AHEAD = 3  # rows that the call for one panel prefetches: more would take too long
-_PACKED_TOGETHER = 4  # panels that one chunk of a packing kernel fills
 
 
 class Source(StrEnum):

@@ -121,10 +121,6 @@ def _kept(group: Group) -> tuple[Size, ...]:
     )
 
 
-def _without_ones(shape: Iterable[Size]) -> list[Size]:
-    return [size for size in shape if size != 1]
-
-
 def _head_of(group: Group) -> Node:
     return next(node for node in group.nodes if ANCHORS.get(node.op) == group.anchor)
 
