@@ -91,7 +91,8 @@ class Image:
             following = b.min_(b.add(pixel, left), b.sub(self.units, width))
             low = body.let("low", self.place(channel, pixel))
             high = b.sub(self.place(channel, body.let("following", following)), left)
-            found += [low, body.let("high", high), left]
+            # Where there is one row in all, no pixel comes from a next one: none is read before x.
+            found += [low, body.let("high", b.max_(high, 0)), left]
         return found
 
     def write_table(self, body: b.Body) -> Buffer:

@@ -22,6 +22,7 @@ from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Graph, TensorType
 from frame.ops.interpreter import interpret
 from frame.ops.registry import create_node
+from tests.support.boundaries import check, data_of, run_interpreted
 from tests.support.compile import make_piece
 
 BATCH = 6
@@ -131,7 +132,7 @@ def convolution(*shape: int, outputs: int, winograd: int = 0) -> Graph:
         x = builder.input(TensorType(float32, shape))
         w = builder.input(TensorType(float32, (outputs, shape[1], 3, 3)))
         if winograd:
-            blocks = (1, 32, 0, ROWS)
+            blocks = (1, min(32, shape[1]), 0, min(ROWS, outputs))
             stored = {"permutation": (2, 3, 1, 0), "blocks": blocks, "winograd": winograd}
             (w,) = create_node("relayout", (w,), stored)
         builder.output(ops.conv2d(x, w, padding=(1, 1, 1, 1)))
@@ -170,6 +171,14 @@ def test_errors_of_transforms_are_near_those_of_a_direct_convolution(winograd: i
     compare(theirs, exact, float32, terms)
     ratio = np.std(theirs - exact) / np.std(ours - exact)
     assert ratio < 2.0
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1, 11), (1, 1, 3, 9)])
+def test_nothing_is_read_before_the_only_row_of_tiles(shape: tuple[int, ...]) -> None:
+    """Pieces of it cross its end, where no next row follows; the interpreter sees every place."""
+    graph = convolution(*shape, outputs=2, winograd=4)
+    data = data_of(graph)
+    check(graph, data, run_interpreted(make_piece(graph), graph, data, {}), "one row")
 
 
 def test_transforms_are_not_read_as_elements() -> None:
