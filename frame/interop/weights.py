@@ -101,4 +101,10 @@ def _checked_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
             raise InvalidArgumentError(
                 f"expected metadata that maps text to text, received {key!r}: {value!r:.100}"
             )
+        try:
+            (key + value).encode()
+        except UnicodeEncodeError:
+            raise InvalidArgumentError(
+                f"expected metadata of text that UTF-8 can hold, received {key!r}: {value!r:.100}"
+            ) from None
     return dict(metadata)

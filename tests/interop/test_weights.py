@@ -430,6 +430,9 @@ def test_bad_values(tmp_path: Path) -> None:
             save_weights(path, {"a": bad})
     with pytest.raises(InvalidArgumentError, match="text to text"):
         save_weights(path, {}, {"a": 1})  # type: ignore[dict-item]
+    for suffix in (".npz", ".onnx", ".safetensors"):
+        with pytest.raises(InvalidArgumentError, match="UTF-8"):
+            save_weights(path.with_suffix(suffix), {}, {"a": "\ud800"})
     assert load_weights(path)["a"].tolist() == [1]
 
 
