@@ -199,6 +199,7 @@ def affine_sample(
     layout: str = "NCHW",
     interpolation: str = "bilinear",
     fill: float = 0.0,
+    size: int | Sequence[int] = ...,
 ) -> Value:
     """Images read along an affine map each, and their colours mixed, in one pass over them."""
 

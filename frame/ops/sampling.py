@@ -44,7 +44,21 @@ def _infer(operands: Types, attributes: Attributes) -> TensorType:
                 f"images {layout} {shape_text(images.shape)}"
             )
         _check_shape("colours", colours[0], (images.shape[0], channels, channels + 1))
-    return images
+    return TensorType(images.dtype, _result_shape(images.shape, attributes))
+
+
+def _result_shape(shape: tuple[Size, ...], attributes: Attributes) -> tuple[Size, ...]:
+    """Return the shape of the result: that of the images, in the size that is asked for."""
+    size, layout = attributes["size"], attributes["layout"]
+    if not size:
+        return shape
+    high, wide = layout.index("H"), layout.index("W")
+    if len(size) != 2 or min(size) < 1 or 0 in (shape[high], shape[wide]):
+        raise InvalidArgumentError(
+            f"affine_sample needs a size of (height, width) of at least 1, and images with pixels, "
+            f"received size {size} and images {layout} {shape_text(shape)}"
+        )
+    return tuple(dict(zip((high, wide), size, strict=True)).get(k, n) for k, n in enumerate(shape))
 
 
 def _check_shape(name: str, type_: TensorType, expected: tuple[Size, ...]) -> None:
@@ -60,7 +74,8 @@ def _reference(operands: Sequence[np.ndarray], attributes: Attributes) -> np.nda
     axes = tuple(attributes["layout"].index(axis) for axis in "CNHW")
     planes = images.transpose(axes)
     _, rows, height, width = planes.shape
-    i, j = np.arange(height)[:, None], np.arange(width)
+    down, across = attributes["size"] or (height, width)
+    i, j = np.arange(down)[:, None], np.arange(across)
     with np.errstate(all="ignore"):
         y, x = (
             line[:, 0, None, None] * i + line[:, 1, None, None] * j + line[:, 2, None, None]
@@ -110,10 +125,12 @@ def _build(operands: Operands, attributes: Attributes) -> Value:
     images, places, *colours = operands
     order = tuple(attributes["layout"].index(axis) for axis in "CNHW")
     if any(size == 0 for size in images.shape):
-        return images
+        shape = _result_shape(images.shape, attributes)
+        return images if shape == images.shape else ops.full(shape, 0.0, images.dtype)
     planes = ops.transpose(images, order)
     _, _, height, width = planes.shape
-    y, x = (_line(places, row, (height, width)) for row in (0, 1))
+    found_size = attributes["size"] or (height, width)
+    y, x = (_line(places, row, found_size) for row in (0, 1))
     inside = ops.logical_and(_within(y, height), _within(x, width))
     y, x = (ops.where(inside, place, ops.zeros_like(place)) for place in (y, x))
     read = _nearest if attributes["interpolation"] == "nearest" else _between
@@ -125,7 +142,7 @@ def _build(operands: Operands, attributes: Attributes) -> Value:
 
 
 def _line(places: Value, row: int, sizes: tuple[Size, Size]) -> Value:
-    """Return the places [N, H, W] along one axis of the images."""
+    """Return the places [N, height, width] along one axis, for a result of these sizes."""
     rows = places.shape[0]
     part = [
         ops.reshape(ops.slice(places, (0, row, k), (rows, row + 1, k + 1)), (rows, 1, 1))
@@ -142,12 +159,12 @@ def _within(places: Value, size: Size) -> Value:
 
 
 def _read(planes: Value, y: Value, x: Value) -> Value:
-    """Return the pixels [C, N, H, W] at whole places [N, H, W]."""
-    channels, rows, height, width = planes.shape
+    """Return the pixels [C, N, h, w] of planes [C, N, H, W] at whole places [N, h, w]."""
+    channels, _, height, width = planes.shape
     flat = (ops.iota(y.shape, 0) * height + y) * width + x
     table = ops.reshape(planes, (channels, numel(planes.shape[1:])))
     found = ops.gather(table, ops.reshape(flat, (numel(y.shape),)), axis=1)
-    return ops.reshape(found, (channels, rows, height, width))
+    return ops.reshape(found, (channels, *y.shape))
 
 
 def _nearest(planes: Value, y: Value, x: Value) -> Value:
@@ -210,6 +227,11 @@ def _samples() -> Iterable[Sample]:
     yield _sample("pixel", (2, 1, 1, 1), two)
     yield _sample("no_images", (0, 3, 4, 5), np.zeros((0, 2, 3)))
     yield _sample("no_pixels", (2, 3, 0, 5), two)
+    for layout, shape in (("NCHW", (2, 3, 4, 5)), ("NHWC", (2, 4, 5, 3))):
+        yield _sample(f"smaller_{layout}", shape, two, colours, layout=layout, size=(3, 2))
+    yield _sample("larger", (2, 2, 3, 5), two, size=(5, 7), fill=0.5)
+    yield _sample("larger_copies", (2, 2, 3, 2), two, size=(4, 3), interpolation="nearest")
+    yield _sample("none_larger", (0, 3, 4, 5), np.zeros((0, 2, 3)), size=(5, 6))
     lost = np.array([two[0], two[1], two[0]])
     lost[0, 0, 2], lost[1, 1, 0], lost[2, 0, 1], lost[2, 1, 2] = np.nan, np.inf, 1e30, -np.inf
     yield _sample("no_place", (3, 2, 3, 4), lost)
@@ -226,8 +248,9 @@ def _sample(
 composite(
     "affine_sample",
     "Images read along an affine map each, and their colours mixed, in one pass over them.\n\n"
-    "The pixel (i, j) of the result is that at the row `places[n, 0] . (i, j, 1)` and the column "
-    "`places[n, 1] . (i, j, 1)` of image n. Centres of pixels are whole numbers; beyond the outer "
+    "The result has the height and width `size`, those of the images if it is empty. The pixel "
+    "(i, j) of it is that at the row `places[n, 0] . (i, j, 1)` and the column `places[n, 1] . (i, "
+    "j, 1)` of image n. Centres of pixels are whole numbers; beyond the outer "
     "edges of the border pixels, and at NaN, there is `fill`. Then, with colours, the channels c "
     "of the pixel become `colours[n, :, :C] @ c + colours[n, :, C]`.",
     (
@@ -249,5 +272,6 @@ composite(
             ("bilinear", "nearest"),
         ),
         AttributeSpec("fill", "float", 0.0, "what is beyond the edges, before colours are mixed"),
+        AttributeSpec("size", "ints", (), "height and width of the result; () for the images'"),
     ),
 )

@@ -181,6 +181,7 @@ class CompiledModel:
         inputs: Sequence[Any] | Mapping[str, Any],
         targets: Sequence[Any] | None = None,
         sizes: Mapping[str, int] | None = None,
+        module: Module | None = None,
     ) -> CompiledModel:
         """Return this model for other inputs, such as another resolution or batch size.
 
@@ -192,6 +193,9 @@ class CompiledModel:
             inputs: as for `frame.compile`.
             targets: the inputs of the loss; those of this model by default.
             sizes: as for `frame.compile`.
+            module: what is compiled in place of the model's own module: one with the same
+                parameters, such as the same network behind another preprocessing. Each such
+                object is another variant.
 
         Raises:
             InvalidArgumentError: the model was not compiled from a Module or a blueprint, or it
@@ -202,7 +206,7 @@ class CompiledModel:
                 f"{self.name} has no variants: expected a model that frame.compile made of a "
                 "Module or a blueprint, received one of a function, a graph or a file"
             )
-        return self._family.member(inputs, targets, sizes or {})
+        return self._family.member(inputs, targets, sizes or {}, module)
 
     def share_state(self, other: CompiledModel) -> None:
         """Take the parameters, the state and the random counter of another model for its own."""
@@ -463,11 +467,17 @@ class _Declarations:
             self.name = getattr(model, "__name__", "function").strip("<>")
 
     def for_inputs(
-        self, inputs: Any, targets: Sequence[Any], sizes: Mapping[str, int], family: Family
+        self,
+        inputs: Any,
+        targets: Sequence[Any],
+        sizes: Mapping[str, int],
+        module: Module | None,
+        family: Family,
     ) -> CompiledModel:
         """Return a model of the same declaration for other inputs, without parameters."""
+        source = self.source if module is None else module
         made = _Declarations(
-            self.source, inputs, self.loss, targets, self.optimizer, self.settings, sizes
+            source, inputs, self.loss, targets, self.optimizer, self.settings, sizes
         )
         return CompiledModel(
             made.name, made.entries(), {}, module=made.model, family=family, loss=self.loss

@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from frame.nn.module import Module
     from frame.runtime.model import CompiledModel
 
-Key = tuple[tuple[tuple[str, TensorType], ...], tuple[TensorType, ...], tuple[tuple[str, int], ...]]
-Maker = Callable[[Any, Sequence[Any], Mapping[str, int], "Family"], "CompiledModel"]
+Key = tuple[
+    tuple[tuple[str, TensorType], ...],
+    tuple[TensorType, ...],
+    tuple[tuple[str, int], ...],
+    "Module | None",
+]
+Maker = Callable[
+    [Any, Sequence[Any], Mapping[str, int], "Module | None", "Family"], "CompiledModel"
+]
 
 
 class Family:
@@ -29,10 +36,14 @@ class Family:
 
     def begin(self, model: CompiledModel, inputs: Any, sizes: Mapping[str, int]) -> None:
         """Take the first member."""
-        self._members[_key(inputs, self._targets, sizes)] = model
+        self._members[_key(inputs, self._targets, sizes, None)] = model
 
     def member(
-        self, inputs: Any, targets: Sequence[Any] | None, sizes: Mapping[str, int]
+        self,
+        inputs: Any,
+        targets: Sequence[Any] | None,
+        sizes: Mapping[str, int],
+        module: Module | None = None,
     ) -> CompiledModel:
         """Return the model for these inputs, making it at the first use.
 
@@ -40,20 +51,22 @@ class Family:
             InvalidArgumentError: the model needs parameters of other shapes for these inputs.
         """
         wanted = self._targets if targets is None else tuple(targets)
-        key = _key(inputs, wanted, sizes)
+        key = _key(inputs, wanted, sizes, module)
         with self._lock:
             if key not in self._members:
                 first = next(iter(self._members.values()))
-                made = self._make(inputs, wanted, sizes, self)
+                made = self._make(inputs, wanted, sizes, module, self)
                 _require_same(first.module, made.module)
                 made.share_state(first)
                 self._members[key] = made
             return self._members[key]
 
 
-def _key(inputs: Any, targets: Sequence[Any], sizes: Mapping[str, int]) -> Key:
+def _key(
+    inputs: Any, targets: Sequence[Any], sizes: Mapping[str, int], module: Module | None
+) -> Key:
     named = tuple(named_specs(inputs).items())
-    return named, tuple(map(as_spec, targets)), tuple(sorted(sizes.items()))
+    return named, tuple(map(as_spec, targets)), tuple(sorted(sizes.items())), module
 
 
 def _require_same(first: Module | None, other: Module | None) -> None:

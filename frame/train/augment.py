@@ -102,8 +102,11 @@ class ImageAugmentation:
         """Return a module whose first input goes through this; paths of parameters are the same."""
         return replace(module, builder=_Around(self, module.builder))
 
-    def build(self, scope: Scope, images: Value) -> Value:
+    def build(self, scope: Scope, images: Value, size: tuple[int, int] | None = None) -> Value:
         """Append it to the graph being built.
+
+        With a size (height, width) the images are scaled to it, in inference, too: in the same
+        pass, bilinear between the four pixels around a place, without smoothing before.
 
         Raises:
             InvalidArgumentError: the value is no batch of float images of the layout.
@@ -115,7 +118,9 @@ class ImageAugmentation:
         jitter = ColourJitter(self.brightness, self.contrast, self.saturation, self.hue)
         moves = self.shift or self.flip or self.rotate or self.crop
         if scope.training and (moves or jitter.works):
-            images = self._changed(_draws(scope.counter(), images), images, jitter)
+            images = self._changed(_draws(scope.counter(), images), images, jitter, size)
+        elif size is not None:
+            images = self._scaled(images, size)
         return self._normalised(images) if self.mean else images
 
     def _normalised(self, images: Value) -> Value:
@@ -132,8 +137,7 @@ class ImageAugmentation:
     def _scale(self) -> tuple[float, ...]:
         return tuple(1.0 / each for each in self.std)
 
-    def _changed(self, draw: Draw, images: Value, jitter: ColourJitter) -> Value:
-        """Read each pixel from where it comes from, in its new colours."""
+    def _frame(self, images: Value) -> Frame:
         frame = Frame(images.shape, self.layout.index("H"), self.layout.index("W"))
         if not isinstance(images.shape[frame.high], int) or not isinstance(
             images.shape[frame.wide], int
@@ -141,16 +145,34 @@ class ImageAugmentation:
             raise InvalidArgumentError(
                 f"augmentation: expected images of known height and width, received {images.type}"
             )
-        places = self._map(draw, frame).packed(images.shape[0])
+        return frame
+
+    def _changed(
+        self, draw: Draw, images: Value, jitter: ColourJitter, size: tuple[int, int] | None
+    ) -> Value:
+        """Read each pixel from where it comes from, in its new colours."""
+        frame = self._frame(images)
+        places, scaled = self._map(draw, frame), size is not None and size != frame.size
+        if size is not None:
+            places = places.resized(frame, size)
         axis = self.layout.index("C")
         return ops.affine_sample(
             images,
-            places,
+            places.packed(images.shape[0]),
             *((jitter.matrices(draw, images, axis),) if jitter.works else ()),
             layout=self.layout,
-            interpolation="bilinear" if self.rotate or self.crop else "nearest",
+            interpolation="bilinear" if self.rotate or self.crop or scaled else "nearest",
             fill=float(self.fill),
+            size=size if scaled else (),
         )
+
+    def _scaled(self, images: Value, size: tuple[int, int]) -> Value:
+        """Return the images in a size, the whole of each."""
+        frame = self._frame(images)
+        if size == frame.size:
+            return images
+        places = Affine().resized(frame, size).packed(images.shape[0])
+        return ops.affine_sample(images, places, layout=self.layout, size=size)
 
     def _steps(self, draw: Draw) -> tuple[Value | None, Value, Value]:
         """Draw whether an image is mirrored (None for never), and how far it moves, int64."""

@@ -55,6 +55,11 @@ class Feed:
         whole = self.drop_last or len(self.train) % self.batch == 0
         return self.batch if whole else None
 
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers that a training step is compiled for."""
+        batch = self.fixed_batch()
+        return {} if batch is None else {"batch": batch}
+
     def train_loader(self, seed: int) -> DataLoader:
         """Return a new loader of the training rows."""
         if self.loader is not None:

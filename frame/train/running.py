@@ -58,6 +58,8 @@ class TrainingRun:
         self._watch = Watch(rule)
         self._best_step: int | None = None
         self._stopped = ""
+        sizes = task.resolutions
+        self._variants = {} if sizes is None else {sizes.last: model}
         self._averages = [n for n in model.store if n.startswith(f"{AVERAGE}.")]
         self._folder = None if task.saving is None else CheckpointFolder(task.saving)
         self._watched_value_exists()
@@ -128,6 +130,7 @@ class TrainingRun:
     def _one_epoch(self, bar: Advance) -> None:
         title = f"epoch {self.epoch + 1}/{self.task.epochs}"
         self._loader.set_epoch(self.epoch, self._batch)
+        self._steps.model = self._trained()
         start = time.perf_counter()
         for loss in self._steps.over(self._loader):
             bar(f"{title}  loss {loss:.4f}  rate {self.rate:.3g}")
@@ -136,6 +139,16 @@ class TrainingRun:
             if self._due_within_the_epoch():
                 self._checkpoint(time.perf_counter() - start)
         self._end_epoch(self._seconds + time.perf_counter() - start)
+
+    def _trained(self) -> CompiledModel:
+        """Return the variant of the model that trains this epoch."""
+        rule = self.task.resolutions
+        if rule is None:
+            return self.model
+        size = rule.at(self.epoch)
+        if size not in self._variants:
+            self._variants[size] = self.task.variant(self.model, size)
+        return self._variants[size]
 
     def _end_epoch(self, seconds: float) -> None:
         record = self._steps.record(self.epoch, self._batch, seconds, self._validated())
@@ -280,11 +293,13 @@ class TrainingRun:
     def _identity(self) -> dict[str, str]:
         """Return what must be the same for a checkpoint to be gone on from."""
         graph = self.model.entry(TRAIN_STEP).declared.graph
+        rule = self.task.resolutions
         return {
             "model and loss": hashlib.sha256(str(structural_hash(graph)).encode()).hexdigest(),
             "optimizer": self.task.recipe().text(),
             "data": self.task.checked_feed().text(),
             "seed": str(self.task.seed_value),
+            **({} if rule is None else {"resolution": rule.text()}),
         }
 
     def _resume(self) -> None:

@@ -24,7 +24,7 @@ class Steps:
     """Compiled training steps, one after another.
 
     Attributes:
-        model: the compiled model.
+        model: the compiled model; a variant of it may take its place between two steps.
         total: how many steps there will be, for the schedule.
         step: how many are done.
         loss, rate: of the last step.

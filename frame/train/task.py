@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from frame.compiler.optimizers import (
@@ -32,6 +33,7 @@ from frame.train.feed import Feed, check_label_types, check_labels, make_feed
 from frame.train.initialiser import Initializer
 from frame.train.metrics import Metric, named_metrics
 from frame.train.records import EarlyStop, History
+from frame.train.resolution import Pixels, Resolution, resolution
 from frame.train.running import TrainingRun
 from frame.train.schedules import Scheduler
 from frame.train.views import Views
@@ -98,6 +100,7 @@ class DeepLearningTask:
     recomputing: Rematerialisation | None = None
     precision: str = ""
     scaling: LossScale | None = None
+    resolutions: Resolution | None = None
 
     # --- what is trained --------------------------------------------------------------------------
 
@@ -140,6 +143,34 @@ class DeepLearningTask:
         if not isinstance(augmentation, ImageAugmentation):
             raise _wrong("augment", "ImageAugmentation(shift=1, ...)", augmentation)
         return replace(self, augmentation=augmentation)
+
+    def resolution(
+        self,
+        train: int | tuple[int, int] | Mapping[int, int | tuple[int, int]],
+        validate: int | tuple[int, int] | None = None,
+        *,
+        layout: str = "NCHW",
+    ) -> DeepLearningTask:
+        """Scale the first input, images, to another height and width; also one that grows.
+
+        `.resolution({0: 24, 5: 32}, validate=32)` trains on 24 x 24 pixels for five epochs, then
+        on 32 x 32. The images are scaled in the pass of the augmentation, which sees them as they
+        are in the data. Each size has a training step of its own, compiled at its first use, with
+        one set of parameters and states. The model must take all sizes, as one whose last pool is
+        global does.
+
+        Args:
+            train: pixels (one number, or height and width), or such sizes by the number of epochs
+                that are done before them, with 0 among them.
+            validate: pixels in validation; the trained model scales what it is given to them, too.
+                None leaves images as they are.
+            layout: of the images; `NHWC` for blueprints.
+
+        Raises:
+            InvalidArgumentError: a size or an epoch is out of range; when it is compiled: the
+                network can't be built for a size, or the augmentation has another layout.
+        """
+        return replace(self, resolutions=resolution(train, validate, layout))
 
     def test_time(self, views: Views) -> DeepLearningTask:
         """Answer by the mean over several views of the first input, images, in validation.
@@ -400,16 +431,15 @@ class DeepLearningTask:
         Raises:
             InvalidArgumentError: something is missing or does not fit.
         """
-        feed, network, loss = self.checked_feed(), self._checked_model(), self._checked_loss()
+        feed, loss = self.checked_feed(), self._checked_loss()
         self.checked_scheduler()
         labelled = loss.kind == "CrossEntropyLoss"
         if labelled:
             check_label_types(feed)
         inputs, targets = feed.specs()
-        batch = feed.fixed_batch()
-        network = network if isinstance(network, Module) else network.module_for(inputs)
-        for wrapper in (self.views, self.augmentation):  # the outermost last
-            network = network if wrapper is None else wrapper.around(network)
+        network = self._module(inputs)
+        if self.resolutions is not None:
+            self.resolutions.check(partial(self._module, inputs), inputs, self.augmentation)
         model = compile_model(
             network,
             inputs,
@@ -417,7 +447,7 @@ class DeepLearningTask:
             loss=loss,
             targets=targets,
             optimizer=self.recipe(),
-            sizes={} if batch is None else {"batch": batch},
+            sizes=feed.sizes(),
             seed=self.seed_value,
             params=self._start(network, inputs),
             passes=None if self.recomputing is None else (self.recomputing,),
@@ -425,6 +455,23 @@ class DeepLearningTask:
         if labelled and dict(loss.options).get("ignore_index") is None:
             check_labels(feed, _classes(model))
         return model
+
+    def variant(self, model: CompiledModel, size: Pixels) -> CompiledModel:
+        """Return a new variant of this task's compiled model that trains at a resolution."""
+        feed = self.checked_feed()
+        inputs, targets = feed.specs()
+        return model.variant(inputs, targets, feed.sizes(), self._module(inputs, size))
+
+    def _module(self, inputs: Sequence[TensorType], size: Pixels | None = None) -> Module:
+        """Return what is trained, at a resolution (the last one for None)."""
+        network, rule = self._checked_model(), self.resolutions
+        if not isinstance(network, Module):
+            network = network.module_for(inputs if rule is None else rule.scaled(inputs))
+        if self.views is not None:
+            network = self.views.around(network)
+        if rule is not None:
+            return rule.around(network, self.augmentation, size or rule.last)
+        return network if self.augmentation is None else self.augmentation.around(network)
 
     def _start(self, network: Module, inputs: Sequence[TensorType]) -> dict[str, Any] | None:
         """Return the initial values that differ from those that the layers declare."""

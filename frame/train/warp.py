@@ -39,6 +39,11 @@ class Frame:
         """The number of columns."""
         return int(self.shape[self.wide])
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of rows and of columns."""
+        return self.height, self.width
+
 
 @dataclass(frozen=True, slots=True)
 class Affine:
@@ -70,6 +75,19 @@ class Affine:
         """Return this map, then a shift."""
         rows, columns = self.rows, self.columns
         return Affine((*rows[:2], rows[2] + down), (*columns[:2], columns[2] + right))
+
+    def resized(self, frame: Frame, size: tuple[int, int]) -> Affine:
+        """Return this map of a result like the frame for one of another size over the same area."""
+        if size == frame.size:
+            return self
+        down, right = (old / new for old, new in zip(frame.size, size, strict=True))
+        edges = 0.5 * down - 0.5, 0.5 * right - 0.5  # where the first pixel of the result lies
+
+        def scaled(line: tuple[Number, Number, Number]) -> tuple[Number, Number, Number]:
+            offset = line[0] * edges[0] + line[1] * edges[1] + line[2]
+            return (line[0] * down, line[1] * right, offset)
+
+        return Affine(scaled(self.rows), scaled(self.columns))
 
     def packed(self, batch: Size) -> Value:
         """Return the maps of a batch [batch, 2, 3], as `ops.affine_sample` takes them."""

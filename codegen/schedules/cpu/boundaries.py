@@ -484,7 +484,13 @@ def affine_sample(target: TargetDescription) -> Iterator[Graph]:
     lanes, batch = target.lanes(float32), Dim.symbol("batch")
     ways = [(layout, way) for layout in ("NCHW", "NHWC") for way in ("bilinear", "nearest")]
 
-    def sample(cases: Cases, shape: Sequence[int | Dim], number: int, mixed: bool) -> Value:
+    def sample(
+        cases: Cases,
+        shape: Sequence[int | Dim],
+        number: int,
+        mixed: bool,
+        size: tuple[int, ...] = (),
+    ) -> Value:
         """Append the sampling of images [N, C, H, W]."""
         layout, way = ways[number % len(ways)]
         images = cases.input([shape["NCHW".index(axis)] for axis in layout])
@@ -492,7 +498,7 @@ def affine_sample(target: TargetDescription) -> Iterator[Graph]:
         places = cases.input((shape[0], 2, 3), exact)
         colours = (cases.input((shape[0], shape[1], shape[1] + 1), exact),) if mixed else ()
         return ops.affine_sample(
-            images, places, *colours, layout=layout, interpolation=way, fill=0.5
+            images, places, *colours, layout=layout, interpolation=way, fill=0.5, size=size
         )
 
     def fill(cases: Cases) -> None:
@@ -501,6 +507,7 @@ def affine_sample(target: TargetDescription) -> Iterator[Graph]:
         for number in range(len(ways)):
             cases.outputs(sample(cases, (2, 6, 2, 5), number, False))
             cases.outputs(sample(cases, (batch, 1, 3, 5), number, True))
+            cases.outputs(sample(cases, (batch, 2, 3, 2), number, True, (2, lanes + 1)))
             found = sample(cases, (2, 2, 3, 4), number, True)
             cases.outputs(ops.relu(found * cases.input(found.shape[3:])), found)
 

@@ -42,12 +42,17 @@ class _Sweep:
         return size if isinstance(size, int) and 1 < size <= _TOGETHER else 1
 
     def extent(self, axis: str) -> Expr:
-        """Return the size of an axis of the layout."""
-        return self.group.extent(self.node.operands[0].shape[self._axis(axis)])
+        """Return the size of an axis of the result."""
+        return self.group.extent(self.node.results[0].shape[self._axis(axis)])
 
     def size(self, axis: str) -> int:
-        """Return the height or the width."""
+        """Return the height or the width of the images."""
         return int(self.node.operands[0].shape[self._axis(axis)])  # type: ignore[arg-type]
+
+    @property
+    def width(self) -> int:
+        """The width of the result."""
+        return int(self.node.results[0].shape[self._axis("W")])  # type: ignore[arg-type]
 
     def index(self, image: Expr, channel: Expr, row: Expr, column: Expr) -> Index:
         """Return an index in the layout."""
@@ -89,8 +94,8 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
     sweep, body = _Sweep(group, node), b.Body()
     blocks = b.div(sweep.extent("C"), sweep.channels)
     extents = (sweep.extent("N"), blocks, sweep.extent("H"))
-    rows, width = flat_extent(extents), sweep.size("W")
-    count = max(1, (config.get("FRAME_GRAIN") or _CHUNK) // max(1, width))
+    rows = flat_extent(extents)
+    count = max(1, (config.get("FRAME_GRAIN") or _CHUNK) // max(1, sweep.width))
     chunks = b.ceil_div(rows, count)
     with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
         first = body.let("first", b.mul(chunk, count))
