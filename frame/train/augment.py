@@ -152,9 +152,8 @@ class ImageAugmentation:
     ) -> Value:
         """Read each pixel from where it comes from, in its new colours."""
         frame = self._frame(images)
-        places, scaled = self._map(draw, frame), size is not None and size != frame.size
-        if size is not None:
-            places = places.resized(frame, size)
+        scaled = size is not None and size != frame.size
+        places = self._map(draw, frame).resized(frame, size or frame.size)
         axis = self.layout.index("C")
         return ops.affine_sample(
             images,
@@ -163,7 +162,7 @@ class ImageAugmentation:
             layout=self.layout,
             interpolation="bilinear" if self.rotate or self.crop or scaled else "nearest",
             fill=float(self.fill),
-            size=size if scaled else (),
+            size=(size or ()) if scaled else (),
         )
 
     def _scaled(self, images: Value, size: tuple[int, int]) -> Value:

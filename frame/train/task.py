@@ -431,7 +431,7 @@ class DeepLearningTask:
         Raises:
             InvalidArgumentError: something is missing or does not fit.
         """
-        feed, loss = self.checked_feed(), self._checked_loss()
+        feed, _, loss = self.checked_feed(), self._checked_model(), self._checked_loss()
         self.checked_scheduler()
         labelled = loss.kind == "CrossEntropyLoss"
         if labelled:
