@@ -38,6 +38,7 @@ START = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
     "from frame.backends.cpu.objects import serve; serve()"
 )
+_GRACE = 3.0  # seconds in which a worker that LLVM aborts has ended
 _SECONDS = 60.0  # how long the last module of a worker is waited for before this process makes it
 
 
@@ -139,13 +140,24 @@ class _Worker(threading.Thread):
         try:
             answer, data = _ask(process, self.work.parts[index], self.work.target)
         except (OSError, ValueError) as error:
-            if process.wait() == -signal.SIGABRT and not self.killed:
+            if _end_of(process) == -signal.SIGABRT and not self.killed:
                 self.work.error = "LLVM ended a process over a module; its reason is on stderr"
             self.work.waiting.append(index)
             raise ChildProcessError(f"it has ended with {process.returncode}") from error
         if answer["error"] is not None:
             self.work.error = answer["error"]
         self.work.made[index] = data
+
+
+def _end_of(process: Popen[bytes]) -> int:
+    """Return what a worker that has stopped answering ends with; one that lives on is killed."""
+    from subprocess import TimeoutExpired
+
+    try:
+        return process.wait(_GRACE)
+    except TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _started() -> Popen[bytes]:

@@ -231,8 +231,14 @@ VIEWS: Mapping[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Value], 
 # ops whose schedule many share -> the anchor that publishes shapes for them
 SHARED: Mapping[Trait, str] = {Trait.ELEMENTWISE: "elementwise", Trait.REDUCTION: "reduction"}
 
-# the graphs of such an anchor, in which several ops meet, are joined to one op
-JOINED: Mapping[str, str] = {"add": "elementwise", "sum": "reduction", "relayout": "relayout"}
+# the graphs of an anchor that ANCHORS doesn't name, or in which several ops meet, are joined to one
+JOINED: Mapping[str, str] = {
+    "add": "elementwise",
+    "sum": "reduction",
+    "relayout": "relayout",
+    "cumsum": "cumsum",
+    "scaled_dot_product_attention": "attention",
+}
 
 
 def boundary_parts(record: OpDef, floats: DType) -> list[Part]:

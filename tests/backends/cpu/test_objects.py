@@ -68,15 +68,19 @@ def test_objects_that_do_not_fit_are_refused() -> None:
         llvm.compile_ir(CALLER.replace("@callee", "@absent"), host_target())
 
 
+NONSENSE = "import sys; sys.stdin.buffer.readline(); print('{}', flush=True)"
+
+
 @pytest.mark.parametrize(
     ("start", "says"),
     [
         ("import sys; sys.exit(3)", None),
-        ("import sys; sys.stdin.buffer.readline(); print('{}', flush=True)", None),
+        (NONSENSE, None),
+        (f"{NONSENSE}; import time; time.sleep(300)", None),
         ("import os; os.kill(os.getpid(), 9)", None),
         ("import os; os.abort()", "LLVM ended a process"),
     ],
-    ids=["ends", "answers nonsense", "is killed", "aborts"],
+    ids=["ends", "answers nonsense", "answers nonsense and stays", "is killed", "aborts"],
 )
 def test_a_worker_that_fails(monkeypatch, two_threads, start: str, says: str | None) -> None:
     """Whatever happens to a worker, this process makes its module, but for one that ends LLVM."""
