@@ -10,7 +10,7 @@ import pytest
 from frame import ops
 from frame.codegen.loops.ir import Launch
 from frame.codegen.loops.traverse import walk
-from frame.codegen.schedules.cpu.boundaries import Cases, graph
+from frame.codegen.schedules.cpu.boundary_cases import Cases, graph
 from frame.core.dtypes import DType, float32, float64
 from frame.ir.graph import Value
 from tests.compiler.test_linear import lines_run

@@ -6,7 +6,7 @@ its operands at the edges of vectors, tiles, blocks and grains, whole, strided, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,6 @@ from frame.ops.registry import create_node
 from frame.ops.vjp import inline
 from frame.runtime.cache import Cache
 from frame.runtime.loading import Declared, load
-from frame.runtime.program import Program
 from tests.ops.support import is_float, operands_of, types_of
 from tests.support.boundaries import data_of, graphs
 from tests.support.uses import USES
@@ -308,25 +307,28 @@ def _row_major(value: Value) -> Value:
     return value if value.type.layout == ROW_MAJOR else create_node("relayout", (value,), {})[0]
 
 
-def compile_cpu(graph: Graph) -> Program:
+def compile_cpu(graph: Graph) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Compile for the cpu, without a cache on disk; nothing may run in numpy."""
-    program = load(Declared(graph), Cache(None, remembered=0)).run
-    if program.host_steps:
-        raise AssertionError(f"ops ran in numpy: {program.host_steps}")
-    return program
+    loaded = load(Declared(graph), Cache(None, remembered=0))
+    for program in filter(None, (loaded.run, loaded.load)):
+        if program.host_steps:
+            raise AssertionError(f"ops ran in numpy: {program.host_steps}")
+    made = [] if loaded.load is None else loaded.load.run([])
+    derived = [np.asarray(made[index]) for index in loaded.manifest.derived]
+    return lambda inputs: [np.array(r) for r in loaded.run.run([*inputs, *derived])]
 
 
 def check_case(case: Case, op: str) -> None:
     """Compare with the reference; then 1 and 2 threads, with the usual grain and a grain of 1."""
-    first = [np.array(r) for r in compile_cpu(case.graph).run(case.inputs)]
+    first = compile_cpu(case.graph)(case.inputs)
     values = zip(first, case.expected, case.scales, case.graph.outputs, case.names, strict=True)
     for k, (got, want, scale, value, name) in enumerate(values):
         where = f"{op}[{name}] {value.type} output {k}"
         compare(got, want, value.dtype, scale, where, zero_signs=False)
     with config.override(FRAME_GRAIN="1"):
-        program = compile_cpu(case.graph)
+        run = compile_cpu(case.graph)
     try:
-        results = [_with_threads(program, case.inputs, threads) for threads in (1, 2)]
+        results = [_with_threads(run, case.inputs, threads) for threads in (1, 2)]
     finally:
         set_num_threads(None)
     for k, (one, two) in enumerate(zip(*results, strict=True)):
@@ -339,6 +341,10 @@ def check_case(case: Case, op: str) -> None:
         compare(got, want, value.dtype, scale, where, zero_signs=False)
 
 
-def _with_threads(program: Program, inputs: list[np.ndarray], threads: int) -> list[np.ndarray]:
+def _with_threads(
+    run: Callable[[Sequence[np.ndarray]], list[np.ndarray]],
+    inputs: Sequence[np.ndarray],
+    threads: int,
+) -> list[np.ndarray]:
     set_num_threads(threads)
-    return [np.array(r) for r in program.run(inputs)]
+    return run(inputs)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from frame.core.dtypes import DType, int64
+from frame.core.dtypes import DType, bfloat16, float16, int64
 from frame.core.shapes import Dim, Shape
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Graph, TensorType, Value
+
+HALVES = (float16, bfloat16)
 
 
 @dataclass(slots=True)
@@ -46,3 +48,11 @@ def graph(name: str, dtype: DType, fill: Callable[[Cases], None]) -> Graph:
 def around(*edges: int) -> list[int]:
     """Return the sizes below, at and above edges, in order, each once; none below 1."""
     return sorted({edge + step for edge in edges for step in (-1, 0, 1) if edge + step >= 1})
+
+
+def uneven(lanes: int) -> int:
+    """Return a size of four vectors in flight, one more vector, and a rest."""
+    return 5 * lanes + 3
+
+
+# --- contraction ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from frame import ops
-from frame.codegen.schedules.cpu.boundaries import Cases, graph
+from frame.codegen.schedules.cpu.boundary_cases import Cases, graph
 from frame.core.dtypes import float16, float32, int32
 from frame.core.shapes import Dim
 from frame.ir.graph import Graph, Value
