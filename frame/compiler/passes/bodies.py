@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -138,3 +138,28 @@ def constant_for_a_model(graph: Graph) -> set[Value]:
         ):
             found.update(result for result in node.results if is_static(result))
     return found
+
+
+def rewrite_scans(
+    graph: Graph,
+    whole: Callable[[Graph], Graph],
+    build: Callable[[Rewriter, Node, Mapping[str, Graph]], bool],
+) -> Graph:
+    """Return the graph with its scans built anew, bodies first.
+
+    `whole` does the same to a body; `build` takes a scan with its changed bodies and tells whether
+    it has built it: what it leaves is copied, with these bodies.
+    """
+    if not any(has_bodies(node) for node in graph.nodes):
+        return graph
+    bodies = BodyPass(whole)
+    with Rewriter(graph) as rewriter:
+        for node in graph.nodes:
+            changed = bodies.changed(node) if has_bodies(node) else {}
+            if node.op == "scan" and build(rewriter, node, changed):
+                continue
+            if changed:
+                rewriter.retype(node, **changed)
+            else:
+                rewriter.copy(node)
+        return rewriter.finish()

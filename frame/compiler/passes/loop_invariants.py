@@ -7,10 +7,11 @@ broadcast, a constant) stays in the body, and is copied out where something that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from frame.compiler.pass_manager import PassContext
-from frame.compiler.passes.bodies import TRIVIAL, BodyPass, begin, has_bodies, has_trait
+from frame.compiler.passes.bodies import TRIVIAL, begin, has_trait, rewrite_scans
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, GraphInput, Node, Role, Value
 from frame.ops.record import Trait
@@ -20,29 +21,21 @@ _STAYS = (Trait.CHECKED, Trait.SIDE_EFFECT, Trait.RANDOM, Trait.CONTROL_FLOW)
 
 def hoist_invariants(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with the invariants of every scan before it, bodies first."""
-    if not any(has_bodies(node) for node in graph.nodes):
-        return graph
-    bodies = BodyPass(lambda body: hoist_invariants(body, context))
-    with Rewriter(graph) as rewriter:
-        for node in graph.nodes:
-            changed = bodies.changed(node) if has_bodies(node) else {}
-            if node.op == "scan":
-                _hoist(rewriter, node, changed.get("body") or node.attributes["body"], context)
-            elif changed:
-                rewriter.retype(node, **changed)
-            else:
-                rewriter.copy(node)
-        return rewriter.finish()
+    return rewrite_scans(
+        graph,
+        lambda body: hoist_invariants(body, context),
+        lambda rewriter, node, changed: _hoist(rewriter, node, changed, context),
+    )
 
 
-def _hoist(rewriter: Rewriter, node: Node, body: Graph, context: PassContext) -> None:
+def _hoist(
+    rewriter: Rewriter, node: Node, changed: Mapping[str, Graph], context: PassContext
+) -> bool:
+    """Build a scan behind its invariants, if it has any; tell whether it had."""
+    body: Graph = changed.get("body") or node.attributes["body"]
     moving = _invariants(body)
     if not moving:
-        if body is node.attributes["body"]:
-            rewriter.copy(node)
-        else:
-            rewriter.retype(node, body=body)
-        return
+        return False
     begin(rewriter, node)
     context.count("hoisted out of a scan", len(moving))
     outside = _Outside(rewriter, body, tuple(rewriter[operand] for operand in node.operands))
@@ -58,6 +51,7 @@ def _hoist(rewriter: Rewriter, node: Node, body: Graph, context: PassContext) ->
     results = rewriter.append(Node("scan", operands, attributes, types, node.origin))
     for old, new in zip(node.results, results, strict=True):
         rewriter.replace(old, new)
+    return True
 
 
 def _invariants(body: Graph) -> set[Node]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from frame import ops
 from frame.compiler.pass_manager import PassContext
-from frame.compiler.passes.bodies import BodyPass, begin, byte_count, has_bodies
+from frame.compiler.passes.bodies import begin, byte_count, rewrite_scans
 from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, GraphInput, Node, Role, TensorType, Value
@@ -26,19 +26,11 @@ _BYTES = 1 << 20  # of the sums of all rows at most
 
 def move_sums(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with the sums of every scan behind it, bodies first."""
-    if not any(has_bodies(node) for node in graph.nodes):
-        return graph
-    bodies = BodyPass(lambda body: move_sums(body, context))
-    with Rewriter(graph) as rewriter:
-        for node in graph.nodes:
-            changed = bodies.changed(node) if has_bodies(node) else {}
-            if node.op == "scan" and _move(rewriter, node, changed, context):
-                continue
-            if changed:
-                rewriter.retype(node, **changed)
-            else:
-                rewriter.copy(node)
-        return rewriter.finish()
+    return rewrite_scans(
+        graph,
+        lambda body: move_sums(body, context),
+        lambda rewriter, node, changed: _move(rewriter, node, changed, context),
+    )
 
 
 @dataclass(frozen=True, slots=True)
