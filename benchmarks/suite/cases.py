@@ -265,6 +265,11 @@ def gcn(nodes: int, edges: int, widths: Sequence[int]) -> Declaration:
     return Declaration(networks.gcn(nodes, widths), inputs)
 
 
+def fno(batch: int, channels: int, length: int, modes: int) -> Declaration:
+    """A block of a Fourier neural operator that keeps the lowest modes."""
+    return Declaration(nn.Fno1dBlock(channels, channels, modes), normal((batch, channels, length)))
+
+
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _IMAGE, _TINY_IMAGE, _TEXT = (3, 224, 224), (3, 32, 32), (128, 256)
 
@@ -366,6 +371,7 @@ def _networks() -> Iterator[Case]:
         yield Case(f"bert_mini_b{batch}", INFERENCE, tokens_network, sizes, tiny, heavy=True)
     yield Case("lstm_h128_t64_b16", INFERENCE, lstm, (64, 16, 128), (5, 2, 4))
     yield Case("ssm_b4_l256_d128_n16", INFERENCE, selective_scan, (4, 256, 128, 16), (2, 5, 3, 4))
+    yield Case("fno1d_b16_c64_l1024_m16", INFERENCE, fno, (16, 64, 1024, 16), (2, 3, 12, 4))
     yield Case(
         "gcn_10000_100000", INFERENCE, gcn, (10_000, 100_000, (128, 64, 16)), (7, 11, (5, 4, 3))
     )
@@ -478,12 +484,7 @@ CASES: tuple[Case, ...] = (
     *_training(),
 )
 
-ABSENT: Mapping[str, str] = MappingProxyType(
-    {
-        "fno1d_b16_c64_l1024_m16": "frame has it (nn.Fno1dBlock); no adapter has calls yet for "
-        "transforms whose complex numbers are pairs",
-    }
-)
+ABSENT: Mapping[str, str] = MappingProxyType({})
 """Cases that the suite should have and that can't be compared yet, with the reason."""
 
 

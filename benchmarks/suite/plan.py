@@ -184,7 +184,8 @@ class Editor:
     def add_parameter(self, value: np.ndarray) -> Slot:
         """Add a parameter that is computed from others."""
         slot = Slot(next(self._next))
-        self.parameters[slot] = np.ascontiguousarray(value, np.float32)
+        kept = np.complex64 if np.iscomplexobj(value) else np.float32
+        self.parameters[slot] = np.ascontiguousarray(value, kept)
         self.shapes[slot] = value.shape
         return slot
 
@@ -245,11 +246,12 @@ def linear(editor: Editor, step: Step) -> Step | None:
 
 
 def conv_bias(editor: Editor, step: Step) -> Step | None:
-    """Match conv2d(x, w) + bias, the bias reshaped to [c, 1, 1]."""
+    """Match conv2d(x, w) + bias, the bias reshaped to [c, 1, 1]; conv1d alike."""
     if step.op != "add":
         return None
     for image, bias in _sides(step):
-        inner, shaped = editor.made_by(image, "conv2d"), editor.made_by(bias, "reshape")
+        inner = editor.made_by(image, "conv2d") or editor.made_by(image, "conv1d")
+        shaped = editor.made_by(bias, "reshape")
         if inner is None or shaped is None or len(inner.operands) > 2:
             continue
         if editor.parameter(shaped.operands[0], 1) is not None:
@@ -339,6 +341,39 @@ def _ancestors(editor: Editor, slot: Slot) -> set[Slot]:
     return found
 
 
+def spectral(editor: Editor, step: Step) -> Step | None:
+    """Match irfft(modes of rfft(x), each times its complex matrix), for peers with complex numbers.
+
+    Real and imaginary parts are concatenated for one real product a mode: the step in their place
+    takes x and the complex weights [modes, inputs, outputs].
+    """
+    if step.op != "irfft":
+        return None
+    product = _made_through(editor, step.operands[0], ("transpose", "reshape", "matmul"))
+    found = product and _made_through(editor, product.operands[0], ("reshape", "transpose", "rfft"))
+    matrix = product and editor.made_by(product.operands[1], "concat")
+    upper = matrix and editor.made_by(matrix.operands[0], "concat")
+    if not found or not upper or found.attributes["count"] == 0:
+        return None
+    real, imaginary = (editor.parameter(part, 3) for part in upper.operands)
+    if real is None or imaginary is None:
+        return None
+    weights = editor.add_parameter(real + 1j * imaginary)
+    values = {"count": found.attributes["count"], "n": step.attributes["n"]}
+    return Step("spectral_conv1d", (found.operands[0], weights), values, step.results)
+
+
+def _made_through(editor: Editor, operand: Operand, ops: Sequence[str]) -> Step | None:
+    """Return the last of a chain of steps, each made for the first operand of the one before."""
+    step = None
+    for op in ops:
+        step = editor.made_by(operand, op)
+        if step is None:
+            return None
+        operand = step.operands[0]
+    return step
+
+
 COMMON: tuple[Rule, ...] = (transposed_conv, linear, conv_bias)
 """Rules for every peer that has such calls."""
 
@@ -368,8 +403,8 @@ def _flops(plan: Plan, step: Step) -> int:
     if step.op == "matmul":
         rows = shapes[0][-2 if step.attributes["transpose_a"] else -1]
         return 2 * math.prod(shapes[-1]) * rows
-    if step.op == "conv2d":
-        spread = math.prod(step.attributes["input_dilation"])
+    if step.op in ("conv1d", "conv2d"):
+        spread = math.prod(step.attributes.get("input_dilation", ()))
         return 2 * math.prod(shapes[-1]) * math.prod(shapes[1][1:]) // spread
     if step.op == "scan":
         return int(step.attributes["length"]) * contraction_flops(step.attributes["body"])

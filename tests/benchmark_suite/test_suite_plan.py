@@ -8,6 +8,7 @@ import pytest
 
 import frame
 from benchmarks.suite import peers
+from benchmarks.suite.case import Case, Declaration, normal
 from benchmarks.suite.cases import CASES, relative_error
 from benchmarks.suite.peers import frame_peer, numpy_peer
 from benchmarks.suite.plan import (
@@ -17,6 +18,7 @@ from benchmarks.suite.plan import (
     read_plan,
     rewrite,
     running_statistics,
+    spectral,
 )
 from frame import nn, ops
 
@@ -103,6 +105,22 @@ def test_a_dilated_input_is_a_transposed_convolution():
     )
 
 
+def test_a_spectral_convolution_is_one_step_with_complex_weights():
+    module = nn.Fno1dBlock(3, 2, 4, activation="tanh")
+    case = Case("fno", "inference", lambda: Declaration(module, normal((2, 3, 13))), (), ())
+    instance = case.instance()
+    plan = rewrite(instance.plan, (*COMMON, spectral))
+    assert sorted(names(plan)) == ["add", "conv1d", "spectral_conv1d", "tanh"]
+    step = plan.steps[names(plan).index("spectral_conv1d")]
+    assert step.attributes == {"count": 4, "n": 13}
+    assert plan.parameters[step.operands[1]].dtype == np.complex64
+    (result,) = numpy_peer.prepare(instance, 1).outputs()
+    (own,) = frame_peer.prepare(instance, 1).outputs()
+    assert relative_error(result, own) < 1e-5
+    (whole,) = [p for n, p in instance.values.items() if n == "spectral.weight_im"]
+    assert np.array_equal(plan.parameters[step.operands[1]].imag, whole)
+
+
 # --- the tables of the peers ----------------------------------------------------------------------
 
 
@@ -117,10 +135,10 @@ def table_of(peer, name="TABLE"):
 
 INFERENCE = (*COMMON, attention)
 PLANS = {
-    "torch_peer": ((fold_batch_norm, *INFERENCE), (running_statistics, *INFERENCE)),
-    "jax_peer": ((fold_batch_norm,), ()),
+    "torch_peer": ((fold_batch_norm, *INFERENCE, spectral), (running_statistics, *INFERENCE)),
+    "jax_peer": ((fold_batch_norm, spectral), ()),
     "onnx_model": (COMMON, None),
-    "numpy_peer": (COMMON, None),
+    "numpy_peer": ((*COMMON, spectral), None),
     "tinygrad_peer": ((fold_batch_norm, *INFERENCE), INFERENCE),
 }
 

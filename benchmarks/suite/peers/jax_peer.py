@@ -14,7 +14,7 @@ from jax import lax
 
 from benchmarks.suite.case import LEARNING_RATE, MOMENTUM, Instance
 from benchmarks.suite.peers.base import Prepared, how, losses, require
-from benchmarks.suite.plan import Plan, Slot, fold_batch_norm, rewrite
+from benchmarks.suite.plan import Plan, Slot, fold_batch_norm, rewrite, spectral
 
 Array = Any
 
@@ -35,6 +35,23 @@ def _conv2d(x: Array, w: Array, b: Array | None = None, **values: Any) -> Array:
         feature_group_count=values["groups"],
     )
     return y if b is None else y + b[:, None, None]
+
+
+def _conv1d(x: Array, w: Array, b: Array | None = None, **values: Any) -> Array:
+    y = lax.conv_general_dilated(
+        x,
+        w,
+        (values["stride"],),
+        (values["padding"],),
+        rhs_dilation=(values["dilation"],),
+        feature_group_count=values["groups"],
+    )
+    return y if b is None else y + b[:, None]
+
+
+def _spectral_conv1d(x: Array, w: Array, count: int, n: int) -> Array:
+    modes = jnp.fft.rfft(x)[..., :count]
+    return jnp.fft.irfft(jnp.einsum("nim,mio->nom", modes, w), n)
 
 
 def _max_pool2d(x: Array, kernel: Any, strides: Any, padding: Any) -> tuple[Array]:
@@ -123,7 +140,9 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "cumsum": lambda x, axis, exclusive, reverse: lax.cumsum(x, axis % x.ndim, reverse),
     "mean": lambda x, axes, keepdims: jnp.mean(x, axes, keepdims=keepdims),
     "matmul": _matmul,
+    "conv1d": _conv1d,
     "conv2d": _conv2d,
+    "spectral_conv1d": _spectral_conv1d,
     "max_pool2d": _max_pool2d,
     "batch_norm_infer": _batch_norm_infer,
     "batch_norm_train": _batch_norm_train,
@@ -142,6 +161,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
 CALLS = {
     "conv2d": "lax.conv_general_dilated",
     "scan": "lax.scan",
+    "spectral_conv1d": "jnp.fft, complex einsum",
     "selective_scan": "lax.associative_scan",
 }
 _TRIALS = 5  # calls of each form of a case before the quickest is taken
@@ -164,7 +184,7 @@ def prepare(instance: Instance, threads: int) -> Prepared:
 
     A case with an idiom of JAX is compiled in both forms, and the quicker one is taken.
     """
-    rules = () if instance.training else (fold_batch_norm,)
+    rules = () if instance.training else (fold_batch_norm, spectral)
     plans = [rewrite(instance.plan, rules)]
     if instance.declaration.idiom in TABLE:
         plans.append(instance.idiom_plan())

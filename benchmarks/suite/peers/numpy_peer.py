@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.suite.case import Instance
 from benchmarks.suite.peers.base import NotSupportedError, Prepared, how, require
-from benchmarks.suite.plan import COMMON, Plan, Slot, Step, rewrite
+from benchmarks.suite.plan import COMMON, Plan, Slot, Step, rewrite, spectral
 
 Array = np.ndarray
 
@@ -23,6 +23,17 @@ def _linear(x: Array, w: Array, b: Array) -> Array:
     y = x @ w
     y += b
     return y
+
+
+def _conv1d(x: Array, w: Array, b: Array | float = 0.0, **values: Any) -> Array:
+    if w.shape[2] != 1 or values["stride"] != 1 or values["groups"] != 1 or any(values["padding"]):
+        raise NotSupportedError("numpy has no convolution but that of width 1, a product")
+    return w[:, :, 0] @ x + np.reshape(b, (-1, 1))
+
+
+def _spectral_conv1d(x: Array, w: Array, count: int, n: int) -> Array:
+    modes = np.fft.rfft(x)[..., :count].transpose(2, 0, 1)
+    return np.fft.irfft((modes @ w).transpose(1, 2, 0), n)
 
 
 def _gelu(x: Array, approximate: str) -> Array:
@@ -95,6 +106,8 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "mean": lambda x, axes, keepdims: np.mean(x, axes, keepdims=keepdims),
     "matmul": _matmul,
     "linear": _linear,
+    "conv1d": _conv1d,
+    "spectral_conv1d": _spectral_conv1d,
     "reshape": lambda x, shape: np.reshape(x, shape),
     "transpose": lambda x, permutation: np.transpose(x, permutation),
     "unsqueeze": lambda x, axes: np.expand_dims(x, axes),
@@ -161,7 +174,7 @@ def prepare(instance: Instance, threads: int) -> Prepared:
     """Make a case ready; the threads of its products come from the environment."""
     if instance.training:
         raise NotSupportedError("numpy has no gradients")
-    plan = rewrite(instance.plan, COMMON)
+    plan = rewrite(instance.plan, (*COMMON, spectral))
     for op in sorted(plan.ops() & set(ABSENT)):
         raise NotSupportedError(ABSENT[op])
     require(plan, TABLE, "numpy")

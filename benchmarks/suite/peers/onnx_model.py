@@ -111,6 +111,44 @@ def _conv2d(w: Writer, s: Step) -> None:
     )
 
 
+def _conv1d(w: Writer, s: Step) -> None:
+    values = s.attributes
+    w.node(
+        "Conv",
+        *s.operands,
+        to=s.results[0],
+        pads=values["padding"],
+        strides=[values["stride"]],
+        dilations=[values["dilation"]],
+        group=values["groups"],
+    )
+
+
+def _rfft(w: Writer, s: Step) -> None:
+    """DFT takes real numbers along a last axis of 1, and gives pairs."""
+    pairs = w.node("Unsqueeze", s.operands[0], w.constant([-1]))
+    whole = w.node("DFT", pairs, "", w.constant(np.array(-2)), onesided=1)
+    count = w.shape(s.results[0])[-2]
+    w.node("Slice", whole, *map(w.constant, ([0], [count], [-2])), to=s.results[0])
+
+
+def _irfft(w: Writer, s: Step) -> None:
+    """The real part of the inverse of all frequencies: DFT has no one-sided inverse.
+
+    The frequencies above 0 stand twice there, each but for the middle one; the real part of a
+    spectrum that holds them once, but doubled, is the same.
+    """
+    (z,), n = s.operands, s.attributes["n"]
+    weights = np.full((w.shape(z)[-2], 1), 2.0, np.float32)  # type: ignore[arg-type]
+    weights[0] = 1.0
+    if n % 2 == 0 and weights.size == n // 2 + 1:
+        weights[-1] = 1.0
+    spectrum = w.node("Mul", z, w.constant(weights))
+    size = w.constant(np.array(n))
+    whole = w.node("DFT", spectrum, size, w.constant(np.array(-2)), inverse=1)
+    w.node("Gather", whole, w.constant(np.array(0)), to=s.results[0], axis=-1)
+
+
 def _conv_transpose2d(w: Writer, s: Step) -> None:
     pads = [*s.attributes["low"], *s.attributes["high"]]
     strides = s.attributes["strides"]
@@ -251,7 +289,10 @@ TABLE: Mapping[str, Translate] = {
     "cumsum": _cumsum,
     "matmul": _matmul,
     "linear": _linear,
+    "conv1d": _conv1d,
     "conv2d": _conv2d,
+    "rfft": _rfft,
+    "irfft": _irfft,
     "conv_transpose2d": _conv_transpose2d,
     "max_pool2d": _max_pool2d,
     "reshape": _reshape,
@@ -270,6 +311,7 @@ CALLS = {
     "linear": "Gemm or MatMul + Add",
     "lstm": "LSTM",
     "scan": "Scan",
+    "rfft": "DFT",
     "scatter_add": "ScatterND",
 }
 

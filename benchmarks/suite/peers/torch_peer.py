@@ -26,6 +26,7 @@ from benchmarks.suite.plan import (
     fold_batch_norm,
     rewrite,
     running_statistics,
+    spectral,
 )
 
 Tensor = torch.Tensor
@@ -47,6 +48,18 @@ def _conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, **values: Any) -> Ten
     if top != bottom or left != right:
         x, top, left = F.pad(x, (left, right, top, bottom)), 0, 0
     return F.conv2d(x, w, b, values["strides"], (top, left), values["dilation"], values["groups"])
+
+
+def _conv1d(x: Tensor, w: Tensor, b: Tensor | None = None, **values: Any) -> Tensor:
+    left, right = values["padding"]
+    if left != right:
+        x, left = F.pad(x, (left, right)), 0
+    return F.conv1d(x, w, b, values["stride"], left, values["dilation"], values["groups"])
+
+
+def _spectral_conv1d(x: Tensor, w: Tensor, count: int, n: int) -> Tensor:
+    modes = torch.fft.rfft(x)[..., :count]
+    return torch.fft.irfft(torch.einsum("nim,mio->nom", modes, w), n)
 
 
 def _conv_transpose2d(x: Tensor, w: Tensor, strides: Any, low: Any, high: Any) -> Tensor:
@@ -123,7 +136,9 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "matmul": _matmul,
     "linear": F.linear,
     "attention": _attention,
+    "conv1d": _conv1d,
     "conv2d": _conv2d,
+    "spectral_conv1d": _spectral_conv1d,
     "conv_transpose2d": _conv_transpose2d,
     "max_pool2d": _max_pool2d,
     "batch_norm_infer": _batch_norm_infer,
@@ -143,6 +158,7 @@ CALLS = {
     "linear": "F.linear",
     "attention": "F.scaled_dot_product_attention",
     "lstm": "torch.nn.LSTM",
+    "spectral_conv1d": "torch.fft, complex einsum",
     "scan": "scan as a Python loop",
     "conv_transpose2d": "F.conv_transpose2d",
     "batch_norm_step": "F.batch_norm(training=True)",
@@ -261,7 +277,7 @@ def _module(instance: Instance) -> tuple[torch.nn.Module, Plan]:
         plan = instance.idiom_plan()
         return _Lstm(plan, training), plan
     last = running_statistics if training else fold_batch_norm
-    plan = rewrite(instance.plan, (last, *COMMON, attention))
+    plan = rewrite(instance.plan, (last, *COMMON, attention, spectral))
     return graph_module(plan, training), plan
 
 
