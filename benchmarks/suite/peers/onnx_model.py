@@ -37,7 +37,7 @@ class Writer:
     def constant(self, array: np.ndarray | Sequence[int]) -> str:
         """Add an initializer; a sequence of numbers is int64."""
         name = f"c{next(self.fresh)}"
-        value = np.ascontiguousarray(array) if isinstance(array, np.ndarray) else None
+        value = np.array(array, order="C") if isinstance(array, np.ndarray) else None
         value = np.array(array, np.int64) if value is None else value
         self.initializers.append(numpy_helper.from_array(value, name))
         return name
@@ -124,12 +124,18 @@ def _conv1d(w: Writer, s: Step) -> None:
     )
 
 
+def _dft(w: Writer, rows: str, size: int, **attributes: int) -> str:
+    """Transform [rows, size, parts] along the axis 1, the one that OpenVINO reads every DFT by."""
+    length, axis = w.constant(np.array(size)), w.constant(np.array(1))
+    return w.node("DFT", rows, length, axis, **attributes)
+
+
 def _rfft(w: Writer, s: Step) -> None:
     """DFT takes real numbers along a last axis of 1, and gives pairs."""
-    pairs = w.node("Unsqueeze", s.operands[0], w.constant([-1]))
-    whole = w.node("DFT", pairs, "", w.constant(np.array(-2)), onesided=1)
-    count = w.shape(s.results[0])[-2]
-    w.node("Slice", whole, *map(w.constant, ([0], [count], [-2])), to=s.results[0])
+    size, shape = w.shape(s.operands[0])[-1], w.shape(s.results[0])  # type: ignore[arg-type]
+    whole = _dft(w, w.node("Reshape", *s.operands, w.constant([-1, size, 1])), size, onesided=1)
+    kept = w.node("Slice", whole, *map(w.constant, ([0], [shape[-2]], [1])))
+    w.node("Reshape", kept, w.constant(shape), to=s.results[0])
 
 
 def _irfft(w: Writer, s: Step) -> None:
@@ -144,9 +150,9 @@ def _irfft(w: Writer, s: Step) -> None:
     if n % 2 == 0 and weights.size == n // 2 + 1:
         weights[-1] = 1.0
     spectrum = w.node("Mul", z, w.constant(weights))
-    size = w.constant(np.array(n))
-    whole = w.node("DFT", spectrum, size, w.constant(np.array(-2)), inverse=1)
-    w.node("Gather", whole, w.constant(np.array(0)), to=s.results[0], axis=-1)
+    rows = w.node("Reshape", spectrum, w.constant([-1, weights.size, 2]))
+    real = w.node("Gather", _dft(w, rows, n, inverse=1), w.constant(np.array(0)), axis=-1)
+    w.node("Reshape", real, w.constant(w.shape(s.results[0])), to=s.results[0])
 
 
 def _conv_transpose2d(w: Writer, s: Step) -> None:
