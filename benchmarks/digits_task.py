@@ -36,7 +36,7 @@ def task(recipe: Recipe, data: Digits, seed: int) -> DeepLearningTask:
         .optimizer(AdamW(weight_decay=recipe.weight_decay))
         .scheduler(CosineAnnealingLR(base_lr=recipe.learning_rate, warmup=2))
         .total_epochs(recipe.epochs)
-        .seed(seed)
+        .manual_seed(seed)
     )
 
 

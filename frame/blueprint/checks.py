@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from frame.blueprint.values import BlockStyle, BluePrint
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, is_flag, is_number
 from frame.core.shapes import is_count
 
 LARGEST = 1 << 24
@@ -16,7 +16,7 @@ LARGEST = 1 << 24
 
 def whole(factory: str, name: str, value: Any, least: int = 1) -> int:
     """Return an integer from `least` to LARGEST."""
-    if not is_count(value, least, int) or value > LARGEST:
+    if not is_count(value, least) or value > LARGEST:
         raise InvalidArgumentError(
             f"{factory}: {name} must be an integer from {least} to {LARGEST}, received "
             f"{value!r:.60}"
@@ -26,7 +26,7 @@ def whole(factory: str, name: str, value: Any, least: int = 1) -> int:
 
 def real(factory: str, name: str, value: Any, low: float, high: float, form: str) -> float:
     """Return a finite float of an interval that `form` names: `[0, 1)`, `(0, 1]`, ..."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    good = is_number(value) and math.isfinite(value)
     inside = good and low <= value <= high
     if inside and ((form[0] == "(" and value == low) or (form[-1] == ")" and value == high)):
         inside = False
@@ -39,37 +39,38 @@ def real(factory: str, name: str, value: Any, low: float, high: float, form: str
 
 def flag(factory: str, name: str, value: Any) -> bool:
     """Return a bool."""
-    if not isinstance(value, bool):
+    if not is_flag(value):
         raise InvalidArgumentError(
             f"{factory}: {name} must be True or False, received {value!r:.60}"
         )
-    return value
+    return bool(value)
 
 
 def one_of(factory: str, name: str, value: Any, allowed: tuple[int, ...]) -> int:
     """Return one of a few integers."""
-    if isinstance(value, bool) or value not in allowed:
+    if not is_count(value, 0) or value not in allowed:
         choices = " or ".join(map(str, allowed))
         raise InvalidArgumentError(f"{factory}: {name} must be {choices}, received {value!r:.60}")
     return int(value)
 
 
 def window(
-    factory: str, kernel: Any, stride: Any, padding: Any, *, pool: bool = False
+    factory: str, kernel: Any, stride: Any, padding: Any, *, pool: bool = False, before: str = ""
 ) -> tuple[int, int, int]:
     """Return the checked (kernel, stride, padding) of a square window.
 
-    A pool's padding must be smaller than its window, so that no window lies in padding alone.
+    `before` stands before these names in what the factory calls them. A pool's padding must be
+    smaller than its window, so that no window lies in padding alone.
     """
     sizes = (
-        whole(factory, "kernel", kernel),
-        whole(factory, "stride", stride),
-        whole(factory, "padding", padding, 0),
+        whole(factory, f"{before}kernel", kernel),
+        whole(factory, f"{before}stride", stride),
+        whole(factory, f"{before}padding", padding, 0),
     )
     if pool and sizes[2] >= sizes[0]:
         raise InvalidArgumentError(
-            f"{factory}: padding must be smaller than the window {sizes[0]}, received {padding}: "
-            "a window would hold nothing but padding"
+            f"{factory}: {before}padding must be smaller than the window {sizes[0]}, received "
+            f"{padding}: a window would hold nothing but padding"
         )
     return sizes
 

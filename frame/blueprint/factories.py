@@ -216,7 +216,7 @@ def cbrp(
     """Convolution, batch normalisation, relu, max-pooling."""
     channels = whole("cbrp", "out_channels", out_channels)
     sizes = window("cbrp", kernel, stride, padding)
-    pool = window("cbrp", pool_kernel, pool_stride, pool_padding, pool=True)
+    pool = window("cbrp", pool_kernel, pool_stride, pool_padding, pool=True, before="pool_")
     return _make("cbrp", channels, *sizes, *pool)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from frame.blueprint.checks import whole
+from frame.blueprint.checks import flag, whole
 from frame.blueprint.expand import expand
 from frame.blueprint.layers import ArchLayer, Shape
 from frame.blueprint.merge import merge
@@ -32,7 +32,8 @@ class InputSpec:
 
     def __post_init__(self) -> None:
         for name in ("c", "h", "w"):
-            whole("InputSpec", name, getattr(self, name))
+            object.__setattr__(self, name, whole("InputSpec", name, getattr(self, name)))
+        object.__setattr__(self, "features", flag("InputSpec", "features", self.features))
         if self.features and (self.h, self.w) != (1, 1):
             raise InvalidArgumentError(
                 f"InputSpec: features have h and w of 1, received {self.h} and {self.w}"

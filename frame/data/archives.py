@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.data.datasets import TensorDataset
 from frame.data.files import Pathlike, existing_file
+from frame.data.images import checked_names
 
 
 def npz_dataset(path: Pathlike, columns: Sequence[str] = ()) -> TensorDataset:
@@ -24,8 +25,7 @@ def npz_dataset(path: Pathlike, columns: Sequence[str] = ()) -> TensorDataset:
     """
     from frame.interop import npz  # zipfile is not for those who read no archive
 
-    if isinstance(columns, str):
-        raise InvalidArgumentError(f"expected a sequence of names, received the text {columns!r}")
+    columns = checked_names("columns", columns)
     with existing_file(path, "an npz file").open("rb") as file:
         arrays = npz.read(file, str(path))
     for name in columns:

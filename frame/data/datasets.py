@@ -46,10 +46,11 @@ class TensorDataset:
     """
 
     def __init__(self, columns: Iterable[Any]) -> None:
-        if isinstance(columns, (np.ndarray, Tensor, str, bytes)):
+        single = isinstance(columns, (np.ndarray, Tensor, str, bytes))
+        if single or not isinstance(columns, Iterable):
             raise InvalidArgumentError(
                 "expected a sequence of columns, such as TensorDataset([images, labels]), "
-                f"received one {type(columns).__name__}"
+                f"received one {type(columns).__name__}: {columns!r:.80}"
             )
         self._columns = tuple(
             _checked_column(position, column) for position, column in enumerate(columns)

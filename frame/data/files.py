@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeAlias
 
 from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.errors import path as path_text
 
 Pathlike: TypeAlias = str | os.PathLike[str]
 
@@ -25,7 +26,7 @@ def existing_file(path: Pathlike, what: str) -> Path:
         NotFoundError: there is nothing of that name.
         InvalidArgumentError: it is no file.
     """
-    found = Path(path)
+    found = Path(path_text(what, "path", path))
     if not found.exists():
         raise NotFoundError(f"expected {what}, there is no file {path}")
     if not found.is_file():
@@ -35,7 +36,7 @@ def existing_file(path: Pathlike, what: str) -> Path:
 
 def existing_folder(path: Pathlike, what: str) -> Path:
     """Return the path of a folder; raises as `existing_file`."""
-    found = Path(path)
+    found = Path(path_text(what, "path", path))
     if not found.exists():
         raise NotFoundError(f"expected {what}, there is no folder {path}")
     if not found.is_dir():

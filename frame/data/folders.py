@@ -59,7 +59,7 @@ class ImageFolder:
     ) -> None:
         place = existing_folder(folder, "a folder with a subfolder of images for each class")
         self._layout, self._size = checked_layout(layout), _checked_size(size)
-        if channels not in _MODES:
+        if not is_count(channels, 1) or channels not in _MODES:
             raise InvalidArgumentError(f"expected channels to be 1 or 3, received {channels!r}")
         self._channels = channels
         self._pillow = _pillow()

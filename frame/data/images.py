@@ -34,17 +34,17 @@ class ImageDataset:
         self.images = np.asarray(images)
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
             raise InvalidArgumentError(
-                "expected images as uint8 of rank 4, received "
-                f"{self.images.dtype}{list(self.images.shape)}"
+                f"expected images as uint8 of rank 4, received "
+                f"{self.images.dtype}{list(self.images.shape)}: {images!r:.60}"
             )
         given = np.asarray(labels)
         if given.dtype.kind not in "iu" or given.shape != self.images.shape[:1] or not given.size:
             raise InvalidArgumentError(
-                f"expected an integer label for each of {len(self.images)} image(s), at least one, "
-                f"received {given.dtype}{list(given.shape)}"
+                f"expected labels, an integer for each of {len(self.images)} image(s), at least "
+                f"one, received {given.dtype}{list(given.shape)}: {labels!r:.60}"
             )
         self.labels = given.astype(np.int64)
-        self.classes = tuple(classes)
+        self.classes = checked_names("classes", classes)
         if self.classes and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             raise InvalidArgumentError(
                 f"expected labels from 0 to {len(self.classes) - 1}, for which there are names, "
@@ -82,6 +82,17 @@ class Splits(NamedTuple):
 
     train: ImageDataset
     test: ImageDataset
+
+
+def checked_names(what: str, names: Any) -> tuple[str, ...]:
+    """Return names as a tuple; raise InvalidArgumentError for what is no sequence of texts."""
+    found = None if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__") else names
+    made = () if found is None else tuple(found)
+    if found is None or not all(isinstance(each, str) for each in made):
+        raise InvalidArgumentError(
+            f"expected {what} as a sequence of names, received {names!r:.80}"
+        )
+    return made
 
 
 def laid_out(planes: npt.NDArray[np.uint8], layout: str) -> npt.NDArray[np.uint8]:

@@ -7,14 +7,12 @@ import os
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, flag, whole
 from frame.core.philox import permutation
-from frame.core.shapes import is_count
 from frame.data.datasets import Batch, Dataset, TensorDataset
 
 _AT_ONCE = 1 << 16
@@ -53,14 +51,14 @@ class DataLoader:
         if not isinstance(dataset, Dataset):
             raise InvalidArgumentError(
                 "expected a dataset with __len__ and batch(indices), such as "
-                f"TensorDataset([x, y]), received a {type(dataset).__name__}"
+                f"TensorDataset([x, y]), received {dataset!r:.80} (a {type(dataset).__name__})"
             )
         self.dataset = dataset
-        self.batch_size = _checked("batch_size", batch_size, 1)
-        self.shuffle = bool(shuffle)
-        self.seed = _checked("seed", seed, 0)
-        self.drop_last = bool(drop_last)
-        self.prefetch = _checked("prefetch", prefetch, 0)
+        self.batch_size = whole("DataLoader", "batch_size", batch_size, 1)
+        self.shuffle = flag("DataLoader", "shuffle", shuffle)
+        self.seed = whole("DataLoader", "seed", seed, 0, 2**64 - 1)
+        self.drop_last = flag("DataLoader", "drop_last", drop_last)
+        self.prefetch = whole("DataLoader", "prefetch", prefetch, 0)
         self._epoch = self._skipped = 0
         if len(dataset) == 0:
             raise InvalidArgumentError("expected a dataset of at least one row, received 0 rows")
@@ -81,7 +79,10 @@ class DataLoader:
         Raises:
             InvalidArgumentError: the epoch is negative, or it has no such batch.
         """
-        epoch, batch = _checked("epoch", epoch, 0), _checked("batch", batch, 0)
+        epoch, batch = (
+            whole("DataLoader", "epoch", epoch, 0),
+            whole("DataLoader", "batch", batch, 0),
+        )
         if batch > len(self):
             raise InvalidArgumentError(f"expected a batch from 0 to {len(self)}, received {batch}")
         self._epoch, self._skipped = epoch, batch
@@ -185,11 +186,3 @@ class _PrefetchingIterator:
         self._pending.clear()
         self._parts = iter(())
         self._stop()
-
-
-def _checked(name: str, value: Any, least: int) -> int:
-    if not is_count(value, least):
-        raise InvalidArgumentError(
-            f"expected {name} to be an integer of {least} or more, received {value!r}"
-        )
-    return int(value)

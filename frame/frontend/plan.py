@@ -14,6 +14,7 @@ from frame.nn.module import Module
 
 if TYPE_CHECKING:
     from frame.compiler.optimizers import Optimizer
+    from frame.train.resolution import Resolution
     from frame.train.schedules import Schedule
 
 ScheduleOf: TypeAlias = "Callable[[int], Schedule]"
@@ -33,6 +34,7 @@ TARGET = "target"
 class Training:
     """How long to train, and on how many rows at once.
 
+    `resolution` is what images are scaled to, by epochs; None for what they have.
     `steps` or `epochs` is given, the other one is None. `batch_size` is None where each step takes
     all the data. `validation` is the share of the rows that are kept for validation.
     """
@@ -45,6 +47,7 @@ class Training:
     shuffle: bool = False
     drop_last: bool = False
     validation: float = 0.0
+    resolution: Resolution | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +83,16 @@ class Plan:
     values: Callable[[], Mapping[str, np.ndarray]]
     backend: str | None = None
     save: str = ""
+
+    def trained(self, epoch: int | None = None) -> Module:
+        """Return the model with the scaling of its images, in an epoch or the last ones."""
+        rule = self.training.resolution
+        if rule is None:
+            return self.module
+        from frame.train.augment import ImageAugmentation
+
+        look = rule.last if epoch is None else rule.at(epoch)
+        return rule.around(self.module, ImageAugmentation(layout=rule.layout), look)
 
     @property
     def has_symbols(self) -> bool:

@@ -14,6 +14,7 @@ from frame.frontend.plan import BATCH, Plan, rows_of
 if TYPE_CHECKING:
     from frame.data import DataLoader, TensorDataset
     from frame.runtime.model import CompiledModel
+    from frame.train.steps import Steps
 
 Report = Callable[[int, float], Any]
 
@@ -63,7 +64,7 @@ def compile_plan(
 
     sizes = {BATCH: batch} if train and batch and plan.has_symbols else {}
     model: CompiledModel = frame.compile(
-        plan.module,
+        plan.trained(),
         dict(plan.inputs),
         loss=plan.loss if train else None,
         targets=[plan.target] if train else (),
@@ -124,7 +125,7 @@ def _losses(
     losses: list[float] = []
     steps = Steps(model, batches.schedule, batches.steps)
     with progress_bar(wanted, batches.steps) as bar:
-        for step, loss in enumerate(steps.over(batches)):
+        for step, loss in enumerate(steps.over(_at_sizes(batches, steps))):
             losses.append(loss)
             bar(f"loss {loss:.4g}")
             if report is not None and step != last and is_logged(plan, step, batches.steps):
@@ -132,6 +133,24 @@ def _losses(
     if report is not None:
         report(last, losses[-1])
     return losses
+
+
+def _at_sizes(batches: Batches, steps: Steps) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the batches, each when the step of its resolution stands ready."""
+    plan, first, count = batches.plan, steps.model, batches.steps_per_epoch
+    rule = plan.training.resolution
+    sizes = {BATCH: batches.size} if batches.are_even and plan.has_symbols else {}
+    made = {} if rule is None else {rule.last: first}
+    if rule is not None:
+        rule.warn_unreached(-(-batches.steps // count))
+    for step, batch in enumerate(batches):
+        if rule is not None and step % count == 0:
+            look = rule.at(step // count)
+            if look not in made:
+                module = plan.trained(step // count)
+                made[look] = first.variant(dict(plan.inputs), [plan.target], sizes, module)
+            steps.model = made[look]
+        yield batch
 
 
 def check_data(plan: Plan) -> dict[str, Any]:
@@ -146,7 +165,7 @@ def check_data(plan: Plan) -> dict[str, Any]:
     columns = plan.columns()
     rows = rows_of(plan, columns)
     steps = Batches(plan, kept_apart(plan, TensorDataset(columns))[0]).steps
-    graph = graph_with_loss(plan.module, plan.loss, plan.inputs, [plan.target], "train")
+    graph = graph_with_loss(plan.trained(), plan.loss, plan.inputs, [plan.target], "train")
     parameters = plan.module.count_parameters()
     return {"rows": rows, "steps": steps, "parameters": parameters, "nodes": len(graph.nodes)}
 

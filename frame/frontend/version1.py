@@ -7,14 +7,16 @@ one row: the batch axis is the program's business.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from frame.core.dtypes import DTYPES, dtype
-from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError
+from frame.core.errors import LARGEST, FrameError, InvalidArgumentError, NotFoundError
 from frame.core.shapes import as_shape
 from frame.frontend import catalogue
 from frame.frontend.catalogue import NAME, Entry, Named, Nested
@@ -22,6 +24,7 @@ from frame.frontend.columns import COLUMN, Place, Wanted, columns_of
 from frame.frontend.document import NOTHING, Told, joined, wrong
 from frame.frontend.draws import SEED
 from frame.frontend.kinds import (
+    AnyOf,
     Boolean,
     Choice,
     Field,
@@ -50,6 +53,10 @@ from frame.ir.graph import Role, TensorType
 from frame.nn.module import BuildContext, Module
 from frame.nn.parameters import add_parameter_inputs
 
+if TYPE_CHECKING:
+    from frame.train.resolution import Resolution
+    from frame.train.warp import Look
+
 ELEMENTS = Choice(tuple(name for name, row in DTYPES.items() if not row.storage_only))
 SHAPE = ListOf(Integer(1), 0, 7)
 
@@ -66,6 +73,32 @@ TARGET_FIELDS = (
     optional("target_dtype", ELEMENTS, "the element type of the target", "float32"),
 )
 LEARNING_RATE = optional("learning_rate", Number(above=0.0), "the rate of every step")
+SIDES = AnyOf(
+    (Integer(1, LARGEST), ListOf(Integer(1, LARGEST), 2, 2)),
+    "a number of pixels from 1 on, or [height, width]",
+)
+RESOLUTION = Record(
+    (
+        optional(
+            "train",
+            ListOf(
+                Record(
+                    (
+                        Field("from_epoch", Integer(0), "how many epochs are done before"),
+                        Field("size", SIDES, "the size, [height, width] or one number"),
+                    ),
+                    "a size and the epoch from which on it is trained on",
+                ),
+                1,
+                64,
+            ),
+            "the sizes of the images in training, the first from epoch 0 on",
+            (),
+        ),
+        optional("validate", SIDES, "the size in validation, and for the trained model"),
+    ),
+    "the sizes that images, the first input [channels, height, width], are scaled to",
+)
 TRAINING = Record(
     (
         optional("steps", Integer(1), "how many steps to run; or epochs"),
@@ -77,6 +110,9 @@ TRAINING = Record(
         optional("drop_last", Boolean(), "whether to leave out a last batch that is short", False),
         optional(
             "validation_split", Number(low=0.0, below=1.0), "share of the rows to keep back", 0.0
+        ),
+        optional(
+            "resolution", RESOLUTION, "the sizes that images are scaled to; as data if left out"
         ),
         optional("save", Text(7, 4096, r".+\.frame"), "the .frame file to write", ""),
     ),
@@ -141,16 +177,16 @@ def plan_of(document: Mapping[str, Any], folder: Path, outside: bool = False) ->
     }
     output = _output(spec, inputs)
     module = module_of(tuple(inputs), spec["layers"], output)
-    result = _result_type(module, inputs)
+    training = _training(spec["training"])
+    result = _result_type(module, _seen(training, module, inputs))
     target, loss = _target(spec["loss"], result), _loss(spec["loss"])
-    _check_loss(module, loss, inputs, target)
+    _check_loss(module, loss, _seen(training, module, inputs), target)
     _check_data(spec, inputs)
     _check_files(spec, place)
     wanted = {
         name: Wanted(type_.dtype, _row(type_)) for name, type_ in {**inputs, TARGET: target}.items()
     }
     optimizer: Nested = spec["optimizer"]
-    training = _training(spec["training"])
     return Plan(
         1,
         spec["model"]["name"],
@@ -268,7 +304,48 @@ def _training(found: Mapping[str, Any]) -> Training:
         found["shuffle"],
         found["drop_last"],
         found["validation_split"],
+        _resolution(found["resolution"]),
     )
+
+
+def _resolution(found: Mapping[str, Any] | None) -> Resolution | None:
+    if found is None:
+        return None
+    from frame.train.resolution import Resolution, pixels
+
+    path = "training.resolution"
+    starts = [stage["from_epoch"] for stage in found["train"]]
+    if starts and (starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts))):
+        wrong(f"{path}.train", "stages with rising from_epoch, the first 0", Told(str(starts)))
+    if not starts and found["validate"] is None:
+        wrong(path, "train, validate or both", NOTHING)
+    train = tuple(
+        (stage["from_epoch"], pixels(path, "size", stage["size"])) for stage in found["train"]
+    )
+    seen = found["validate"]
+    return Resolution(train, None if seen is None else pixels(path, "validate", seen), "NCHW")
+
+
+def _seen(
+    training: Training, module: Module, inputs: Mapping[str, TensorType]
+) -> Mapping[str, TensorType]:
+    """Return the inputs as the layers get them, after a check that they take every size."""
+    rule = training.resolution
+    if rule is None:
+        return inputs
+    types = list(inputs.values())
+    try:
+        rule.check(partial(_scaled, rule, module), types, rule.layout)
+        seen = rule.scaled(types, rule.layout)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"training.{error}") from error
+    return dict(zip(inputs, seen, strict=True))
+
+
+def _scaled(rule: Resolution, module: Module, look: Look) -> Module:
+    from frame.train.augment import ImageAugmentation
+
+    return rule.around(module, ImageAugmentation(layout=rule.layout), look)
 
 
 def _check_data(spec: Mapping[str, Any], inputs: Mapping[str, TensorType]) -> None:

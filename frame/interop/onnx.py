@@ -241,7 +241,7 @@ def _check_dims(dims: list[int], name: str, where: str) -> None:
 def _from_raw(element: dtypes.DType, raw: memoryview, where: str) -> np.ndarray[Any, Any]:
     if len(raw) % element.itemsize:
         _fail(where, f"{len(raw)} bytes are no whole number of {element}")
-    if element.name == "bool" and any(byte > 1 for byte in raw):
+    if element.name == "bool" and np.frombuffer(raw, np.uint8).max(initial=0) > 1:
         _fail(where, "a bool is neither 0 nor 1")
     stored = element.numpy.newbyteorder("<")
     return np.frombuffer(raw, stored).astype(element.numpy)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, is_number
 from frame.core.shapes import shape_text
 from frame.ir.graph import Value
 from frame.nn.layers import check_flags, positive
@@ -16,16 +16,14 @@ from frame.nn.parameters import ParamSpec
 
 def number(what: str, value: float, low: float, high: float = math.inf) -> float:
     """Return a number in [low, high), or raise InvalidArgumentError that names `what`."""
-    right = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not right or not low <= value < high:
+    if not is_number(value) or not low <= value < high:
         raise InvalidArgumentError(f"{what} must be a number in [{low}, {high}), got {value!r}")
     return float(value)
 
 
 def above_zero(what: str, value: float) -> float:
     """Return a finite number above 0, or raise InvalidArgumentError that names `what`."""
-    right = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not right or not 0 < value < math.inf:
+    if not is_number(value) or not 0 < value < math.inf:
         raise InvalidArgumentError(f"{what} must be finite and above 0, got {value!r}")
     return float(value)
 

@@ -332,9 +332,12 @@ def _build_residual(self: Scope, x: Value) -> Value:
 
 def Residual(branch: Module, shortcut: Module | None = None, *, name: str = "") -> Module:
     """Return branch(x) + x, or branch(x) + shortcut(x). Source: He et al., arXiv 1512.03385."""
-    for module in (branch, *((shortcut,) if shortcut is not None else ())):
-        if not isinstance(module, Module):
-            raise InvalidArgumentError(f"Residual takes modules, received {module!r:.80}")
+    for what, module in {"branch": branch, "shortcut": shortcut}.items():
+        if not isinstance(module, Module) and not (module is None and what == "shortcut"):
+            raise InvalidArgumentError(
+                f"Residual takes modules as its branch and shortcut, received {module!r:.80} as "
+                f"its {what}"
+            )
     children = {"branch": branch} | ({} if shortcut is None else {"shortcut": shortcut})
     return layer("Residual", _build_residual, {}, (), children, name)
 
@@ -442,6 +445,7 @@ def SnnClassifier(
 
     Source: Neftci, Mostafa, Zenke, arXiv 1901.09948.
     """
+    positive("hidden_features", hidden_features), positive("classes", classes)
     children: dict[str, Any] = {
         "input": Linear(in_features, hidden_features, bias, dtype=dtype),
         "lif": LIFCell(decay, threshold, alpha),

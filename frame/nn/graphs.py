@@ -27,12 +27,12 @@ def _indices(what: str, values: Sequence[int], size: int) -> tuple[int, ...]:
         raise InvalidArgumentError(f"{what} must be a sequence of integers, got {values!r}")
     found = tuple(values)
     for position, value in enumerate(found):
-        if not is_count(value, 0, int) or value >= size:
+        if not is_count(value, 0) or value >= size:
             raise InvalidArgumentError(
                 f"{what} must be integers from 0 to {size - 1}, got {value!r} at position "
                 f"{position}"
             )
-    return found
+    return tuple(map(int, found))
 
 
 def _edges(

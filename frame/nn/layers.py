@@ -6,12 +6,13 @@ Every layer takes an optional `name`, and `dtype` where it has parameters. Image
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from frame import ops
 from frame.core.dtypes import DTypeLike, float32
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, is_flag, is_number
 from frame.core.shapes import MAX_RANK, is_count, numel, shape_text
 from frame.ir.graph import Value
 from frame.nn.module import Builder, Module, Scope, Shared
@@ -39,28 +40,27 @@ LARGEST = 2**31 - 1
 
 def positive(what: str, value: int, least: int = 1, most: int = LARGEST) -> int:
     """Return an integer from `least` to `most`, or raise InvalidArgumentError that names `what`."""
-    if not is_count(value, least, int):
+    if not is_count(value, least):
         raise InvalidArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
     if value > most:
         raise InvalidArgumentError(f"{what} must be at most {most}, got {value!r:.60}")
-    return value
+    return int(value)
 
 
 def axis_of(axis: int) -> int:
     """Return an axis, counted from either end, or raise InvalidArgumentError that names it."""
-    if isinstance(axis, bool) or not isinstance(axis, int):
+    if not is_count(axis, -math.inf):
         raise InvalidArgumentError(f"axis must be an integer, got {axis!r}")
     if not -MAX_RANK <= axis < MAX_RANK:
         raise InvalidArgumentError(
             f"axis must be from {-MAX_RANK} to {MAX_RANK - 1}, got {axis!r:.60}"
         )
-    return axis
+    return int(axis)
 
 
 def finite(what: str, value: float, low: float = -math.inf) -> float:
     """Return a finite number of at least `low`, or raise InvalidArgumentError that names `what`."""
-    right = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not right or not math.isfinite(value) or value < low:
+    if not is_number(value) or not math.isfinite(value) or value < low:
         least = "" if low == -math.inf else f" of at least {low}"
         raise InvalidArgumentError(f"{what} must be a finite number{least}, got {value!r}")
     return float(value)
@@ -73,7 +73,7 @@ FLAGS = frozenset({"bias", "bidirectional", "causal", "keepdims", "local_only", 
 def check_flags(options: Mapping[str, Any]) -> None:
     """Raise InvalidArgumentError where an option of FLAGS is something else."""
     for key in FLAGS.intersection(options):
-        if not isinstance(options[key], bool):
+        if not is_flag(options[key]):
             raise InvalidArgumentError(f"{key} must be True or False, got {options[key]!r}")
 
 
@@ -83,7 +83,7 @@ def items_of(what: str, value: int | Sequence[int], forms: Mapping[int, str]) ->
     Raises:
         InvalidArgumentError: it is neither; with the forms there are.
     """
-    items = (value, value) if isinstance(value, int) else value
+    items = (value, value) if isinstance(value, numbers.Integral) else value
     if not isinstance(items, (tuple, list)) or len(items) not in forms:
         raise InvalidArgumentError(
             f"{what} must be a number or {' or '.join(forms.values())}, got {value!r}"
@@ -560,7 +560,7 @@ def Dropout(rate: float = 0.5, *, name: str = "") -> Module:
     In inference it is the identity. The masks follow from the seed and the step, the counter that
     becomes an input of the graph. Source: Srivastava et al., JMLR 15 (2014).
     """
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1:
+    if not is_number(rate) or not 0 <= rate < 1:
         raise InvalidArgumentError(f"the rate of Dropout must be in [0, 1), got {rate!r}")
     return _layer("Dropout", _build_dropout, {"rate": float(rate)}, (), name)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from frame import ops
 from frame.core.dtypes import DType
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, is_number
 from frame.core.shapes import is_count, shape_text
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
@@ -99,27 +99,36 @@ def _heaviness(
     return heavy if kept is None else heavy * kept
 
 
-def weight_in_mean(loss: Module | None, labels: Any) -> float | None:
-    """Return how much labels weigh in the mean that a loss takes over them.
+def shares_of_batch(loss: Module | None, targets: Any, rows: int) -> tuple[float, float]:
+    """Return (factor, weight) by which the loss of a batch counts in that of many batches.
 
-    That of `ignore_index` weighs nothing, others what `weight` says. Means over several batches are
-    those over all rows only if each batch counts with this number.
+    sum(factor * loss) / sum(weight) over batches of any sizes is the loss over all their rows at
+    once, or, for a loss that sums, its mean over the rows. A mean counts by the elements that it is
+    over: rows of an ignored label weigh nothing, others what `weight` says. A loss of one's own, or
+    one of several targets, is taken for a mean over rows.
 
-    Returns:
-        The sum of the weights; None where all rows weigh the same.
+    Args:
+        loss: a module of this library, or any other.
+        targets: the targets of the batch.
+        rows: how many rows it has.
     """
-    options = dict(loss.options) if loss is not None and loss.kind == "CrossEntropyLoss" else {}
-    weight, ignored = options.get("weight"), options.get("ignore_index")
-    if options.get("reduction") != "mean" or (weight is None and ignored is None):
-        return None
-    found = np.asarray(labels).ravel()
-    found = found if ignored is None else found[found != ignored]
-    return float(len(found) if weight is None else np.asarray(weight)[found].sum())
+    options = dict(loss.options) if loss is not None else {}
+    if options.get("reduction") == "sum":
+        return 1.0, float(rows)
+    if options.get("reduction") != "mean" or isinstance(targets, tuple):
+        return float(rows), float(rows)
+    weight = _weight_of(np.asarray(targets), options.get("weight"), options.get("ignore_index"))
+    return weight, weight
+
+
+def _weight_of(found: np.ndarray, weight: Sequence[float] | None, ignored: int | None) -> float:
+    if ignored is not None:
+        found = found[found != ignored]
+    return float(found.size if weight is None else np.asarray(weight)[found.ravel()].sum())
 
 
 def _checked_smoothing(value: float) -> float:
-    right = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not right or not 0 <= value <= 1:
+    if not is_number(value) or not 0 <= value <= 1:
         raise InvalidArgumentError(f"label_smoothing must be in [0, 1], got {value!r}")
     return float(value)
 
@@ -127,11 +136,11 @@ def _checked_smoothing(value: float) -> float:
 def _checked_label(label: int | None) -> int | None:
     if label is None:
         return None
-    if not is_count(label, -(2**31), int) or label >= 2**31:
+    if not is_count(label, -(2**31)) or label >= 2**31:
         raise InvalidArgumentError(
             f"ignore_index must be an integer of 32 bits or None, got {label!r:.60}"
         )
-    return label
+    return int(label)
 
 
 def _checked_weight(weight: Sequence[float] | None) -> tuple[float, ...] | None:
@@ -141,8 +150,7 @@ def _checked_weight(weight: Sequence[float] | None) -> tuple[float, ...] | None:
         raise InvalidArgumentError(f"weight must be one number a class, got {weight!r}")
     found = tuple(weight)
     for place, each in enumerate(found):
-        right = isinstance(each, (int, float)) and not isinstance(each, bool)
-        if not right or not 0 <= each < math.inf:
+        if not is_number(each) or not 0 <= each < math.inf:
             raise InvalidArgumentError(
                 f"weight must be finite numbers of at least 0, got {each!r} for class {place}"
             )

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import uint64
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, plain, refuse
 from frame.ir.builder import GraphBuilder, active_builder, current_builder
 from frame.ir.graph import Graph, Role, TensorType, Value
 from frame.nn.parameters import NAME, ParamSpec, add_parameter_inputs
@@ -46,6 +46,8 @@ def share(spec: ParamSpec) -> Shared:
     Declare the result in the common ancestor, which owns it and lists it among its parameters, and
     give it to the layers below (`nn.Linear(..., weight=shared)`), which take no slot for it.
     """
+    if not isinstance(spec, ParamSpec):
+        refuse("nn.share", "spec", "a declaration such as nn.param((2, 3))", spec)
     return Shared(spec)
 
 
@@ -76,6 +78,7 @@ class Module:
             raise InvalidArgumentError(
                 f"name of {self.kind} must be a string, received {self.name!r:.80}"
             )
+        object.__setattr__(self, "options", plain(self.options))
         names = [spec.name for spec in self.specs]
         names += [name for name, _ in self.named_children()]
         for name in [*names, *([self.name] if self.name else [])]:

@@ -14,9 +14,9 @@ from frame.core.shapes import Size, shape_text
 from frame.ir.graph import Value
 from frame.nn.checks import layer, of_shape
 from frame.nn.daubechies import moments
-from frame.nn.layers import pair, positive
+from frame.nn.layers import positive
 from frame.nn.module import Module, Scope
-from frame.nn.wavelets import cut, decomposed, reconstructed, wavelet_options
+from frame.nn.wavelets import cut, decomposed, inverse_options, reconstructed, wavelet_options
 
 MOST_LEVELS = 62
 _AXES = {"Wavedec1d": (3,), "Wavedec2d": (2, 3), "Waverec1d": (3,), "Waverec2d": (2, 3)}
@@ -138,8 +138,7 @@ def Waverec1d(
         size: L, where the signal had an odd size; else the result has one sample more.
         name: the name in the parent.
     """
-    sizes = None if size is None else (positive("size", size),)
-    options = {**wavelet_options(wavelet, mode), "size": sizes, "op": "Waverec1d"}
+    options = {**inverse_options(wavelet, mode, size, 1), "op": "Waverec1d"}
     return layer("Waverec1d", _build_waverec, options, name=name)
 
 
@@ -154,6 +153,5 @@ def Waverec2d(
 
     Arguments and source are those of Waverec1d; `size` is (H, W), or one number for both.
     """
-    sizes = None if size is None else pair("size", size)
-    options = {**wavelet_options(wavelet, mode), "size": sizes, "op": "Waverec2d"}
+    options = {**inverse_options(wavelet, mode, size, 2), "op": "Waverec2d"}
     return layer("Waverec2d", _build_waverec, options, name=name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import numbers
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
@@ -19,7 +18,7 @@ import numpy as np
 from frame.core import philox
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, DTypeLike, dtype, float32, float64
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, flag, is_number, real, refuse, text, whole
 from frame.core.shapes import Size, as_shape, shape_text
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Constant, Role, TensorType, Value
@@ -83,17 +82,6 @@ def fans(shape: Sequence[int]) -> tuple[int, int]:
         return shape[0], shape[1]
     window = math.prod(shape[2:])
     return shape[1] * window, shape[0] * window
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _numbers(factory: str, *values: Any) -> tuple[float, ...]:
-    """Return numbers as floats, or raise InvalidArgumentError that names the factory."""
-    if wrong := [value for value in values if not _is_number(value)]:
-        raise InvalidArgumentError(f"{factory} takes numbers, received {wrong[0]!r:.60}")
-    return tuple(map(float, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +164,12 @@ class Scaled:
                 f"expected a mode of {', '.join(_MODES)} and a distribution of "
                 f"{', '.join(_DISTRIBUTIONS)}, received {self.mode!r} and {self.distribution!r}"
             )
-        if not _is_number(self.gain) or not 0 <= self.gain < math.inf:
+        if not is_number(self.gain) or not 0 <= self.gain < math.inf:
             raise InvalidArgumentError(f"expected a finite gain >= 0, received {self.gain!r:.60}")
-        if self.fan is not None and (not _is_number(self.fan) or not 0 < self.fan < math.inf):
-            raise InvalidArgumentError(
-                f"expected a fan above 0, or None for that of the shape, received {self.fan!r:.60}"
-            )
+        object.__setattr__(self, "gain", float(self.gain))
+        if self.fan is not None:
+            fan = whole("initialiser", "fan", self.fan, most=2**62)
+            object.__setattr__(self, "fan", fan)
 
     def values(self, shape: tuple[int, ...], element: DType, source: Source) -> np.ndarray:
         """Return the initial values."""
@@ -200,12 +188,12 @@ class Scaled:
 
 def uniform(low: float = 0.0, high: float = 1.0) -> Initialiser:
     """Declare uniform values between `low` and `high`."""
-    return Uniform(*_numbers("nn.uniform", low, high))
+    return Uniform(real("nn.uniform", "low", low), real("nn.uniform", "high", high))
 
 
 def normal(mean: float = 0.0, deviation: float = 1.0) -> Initialiser:
     """Declare normal values."""
-    return Normal(*_numbers("nn.normal", mean, deviation))
+    return Normal(real("nn.normal", "mean", mean), real("nn.normal", "deviation", deviation))
 
 
 def zeros() -> Initialiser:
@@ -220,8 +208,8 @@ def ones() -> Initialiser:
 
 def full(value: float) -> Initialiser:
     """Declare the same number everywhere; infinities too, but not NaN."""
-    if not _is_number(value) or math.isnan(value):
-        raise InvalidArgumentError(f"nn.full takes a number, received {value!r:.60}")
+    if not is_number(value) or math.isnan(value):
+        refuse("nn.full", "value", "a number", value)
     return Full(float(value))
 
 
@@ -231,7 +219,7 @@ def inline(values: Any) -> Initialiser:
         return Inline(Constant(np.asarray(values)))
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError(
-            f"nn.inline takes an array of numbers, received {values!r:.60}: {error}"
+            f"nn.inline takes an array of numbers as its values, received {values!r:.60}: {error}"
         ) from error
 
 
@@ -342,8 +330,9 @@ def param(
         InvalidArgumentError: the dtype is none that gradients are computed in, and it is trainable;
             a size is no number; or the initialiser does not fit.
     """
-    sizes = as_shape(shape)
-    element = _dtype(dtype)
+    sizes, element = _shape("nn.param", shape), _dtype(dtype)
+    trainable = flag("nn.param", "trainable", trainable)
+    text("nn.param", "name", name)
     if trainable and (not element.is_float or element.storage_only):
         raise InvalidArgumentError(
             "dtype of a trainable parameter must be a float that is computed with, such as "
@@ -362,8 +351,16 @@ def buffer(
     name: str = "",
 ) -> ParamSpec:
     """Declare a buffer: state that no optimizer updates, such as running statistics."""
-    type_ = TensorType(_dtype(dtype), as_shape(shape))
-    return ParamSpec(name, type_, init or zeros(), Role.BUFFER, trainable=False)
+    type_ = TensorType(_dtype(dtype), _shape("nn.buffer", shape))
+    start = zeros() if init is None else init
+    return ParamSpec(text("nn.buffer", "name", name), type_, start, Role.BUFFER, trainable=False)
+
+
+def _shape(owner: str, shape: Any) -> tuple[Size, ...]:
+    try:
+        return as_shape(shape)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{owner}: shape: {error}") from error
 
 
 def _dtype(value: DTypeLike) -> DType:
@@ -381,6 +378,9 @@ def materialize(spec: ParamSpec, seed: int = 0) -> np.ndarray:
     Raises:
         InvalidArgumentError: random values for a dtype that isn't a float, or a bad seed.
     """
+    if not isinstance(spec, ParamSpec):
+        refuse("nn.materialize", "spec", "a declaration such as nn.param((2, 3))", spec)
+    whole("initial values", "seed", seed, 0, 2**64 - 1)
     random = isinstance(spec.init, (Uniform, Normal, Scaled))
     if random and not spec.dtype.is_float:
         raise InvalidArgumentError(

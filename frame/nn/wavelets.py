@@ -11,6 +11,7 @@ Haar's filters, of two taps, run over both axes of an image in one convolution.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -296,6 +297,18 @@ def _build_idwt2d(self: Scope, x: Value) -> Value:
     return cut("Idwt2d", ops.reshape(y, (batch, channels, *y.shape[2:])), self.options["size"])
 
 
+def inverse_options(
+    wavelet: str, mode: str, size: int | Sequence[int] | None, dimensions: int
+) -> dict[str, Any]:
+    """Return the options of an inverse transform: those of the wavelet, and the sizes to cut to."""
+    sizes: tuple[int, ...] | None = None
+    if size is not None and dimensions == 1:
+        sizes = (positive("size", size),)  # type: ignore[arg-type]
+    elif size is not None:
+        sizes = pair("size", size)
+    return {**wavelet_options(wavelet, mode), "size": sizes}
+
+
 def Idwt1d(
     wavelet: str = "haar", mode: str = "symmetric", size: int | None = None, *, name: str = ""
 ) -> Module:
@@ -311,8 +324,7 @@ def Idwt1d(
         size: L, where the signal had an odd size; else the result has one sample more.
         name: the name in the parent.
     """
-    sizes = None if size is None else (positive("size", size),)
-    options = {**wavelet_options(wavelet, mode), "size": sizes}
+    options = inverse_options(wavelet, mode, size, 1)
     return layer("Idwt1d", _build_idwt1d, options, name=name)
 
 
@@ -327,6 +339,5 @@ def Idwt2d(
 
     Arguments and source are those of Idwt1d; `size` is (H, W), or one number for both.
     """
-    sizes = None if size is None else pair("size", size)
-    options = {**wavelet_options(wavelet, mode), "size": sizes}
+    options = inverse_options(wavelet, mode, size, 2)
     return layer("Idwt2d", _build_idwt2d, options, name=name)

@@ -14,14 +14,15 @@ from typing import Any
 from frame import ops
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32, int64
-from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import is_count
+from frame.core.errors import InvalidArgumentError, is_number, settle, whole
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
 from frame.train.colour import ColourJitter
-from frame.train.warp import Affine, Draw, Frame, resized_crop
+from frame.train.warp import Affine, Draw, Frame, Look, resized_crop
 
 LAYOUTS = ("NCHW", "NHWC")
+ALL = Look()
+"""All of an image, in its own size."""
 _FACTORS = ("brightness", "contrast", "saturation")
 
 
@@ -68,8 +69,7 @@ class ImageAugmentation:
     hue: float = 0.0
 
     def __post_init__(self) -> None:
-        whole = is_count(self.shift, 0, int)
-        _require(whole, "shift to be an integer of at least 0", self.shift)
+        whole("augmentation", "shift", self.shift, 0)
         _require(_number(self.flip) and 0 <= self.flip <= 1, "flip to be in [0, 1]", self.flip)
         _require(_number(self.fill), "fill to be a finite number", self.fill)
         object.__setattr__(self, "mean", _numbers("mean", self.mean))
@@ -80,11 +80,12 @@ class ImageAugmentation:
         _require(self.layout in LAYOUTS, f"layout to be one of {', '.join(LAYOUTS)}", self.layout)
         self._check_places()
         self._check_colours()
+        settle("augmentation", self)
 
     def _check_places(self) -> None:
         turn = _number(self.rotate) and 0 <= self.rotate <= 180
         _require(turn, "rotate to be from 0 to 180 degrees", self.rotate)
-        share = not self.crop or _rising(self.crop, 1.0)
+        share = self.crop in ((), []) or _rising(self.crop, 1.0)
         _require(share, "crop to be () or (least, most) in (0, 1]", self.crop)
         ratio = _rising(self.ratio, math.inf)
         _require(ratio, "ratio to be (least, most) above 0", self.ratio)
@@ -102,11 +103,11 @@ class ImageAugmentation:
         """Return a module whose first input goes through this; paths of parameters are the same."""
         return replace(module, builder=_Around(self, module.builder))
 
-    def build(self, scope: Scope, images: Value, size: tuple[int, int] | None = None) -> Value:
+    def build(self, scope: Scope, images: Value, look: Look = ALL) -> Value:
         """Append it to the graph being built.
 
-        With a size (height, width) the images are scaled to it, in inference, too: in the same
-        pass, bilinear between the four pixels around a place, without smoothing before.
+        With a size (height, width) in the look the images are scaled to it, in inference, too: in
+        the same pass, bilinear between the four pixels around a place, without smoothing before.
 
         Raises:
             InvalidArgumentError: the value is no batch of float images of the layout.
@@ -117,10 +118,10 @@ class ImageAugmentation:
             )
         jitter = ColourJitter(self.brightness, self.contrast, self.saturation, self.hue)
         moves = self.shift or self.flip or self.rotate or self.crop
-        if scope.training and (moves or jitter.works):
-            images = self._changed(_draws(scope.counter(), images), images, jitter, size)
-        elif size is not None:
-            images = self._scaled(images, size)
+        if scope.training and (moves or jitter.works or look.window):
+            images = self._changed(_draws(scope.counter(), images), images, jitter, look)
+        elif look.size or look.resize:
+            images = self._scaled(images, look)
         return self._normalised(images) if self.mean else images
 
     def _normalised(self, images: Value) -> Value:
@@ -147,13 +148,11 @@ class ImageAugmentation:
             )
         return frame
 
-    def _changed(
-        self, draw: Draw, images: Value, jitter: ColourJitter, size: tuple[int, int] | None
-    ) -> Value:
+    def _changed(self, draw: Draw, images: Value, jitter: ColourJitter, look: Look) -> Value:
         """Read each pixel from where it comes from, in its new colours."""
         frame = self._frame(images)
-        scaled = size is not None and size != frame.size
-        places = self._map(draw, frame).resized(frame, size or frame.size)
+        size, scaled = look.result(frame.size), look.scales(frame.size)
+        places = look.of(self._map(draw, frame), frame.size, draw)
         axis = self.layout.index("C")
         return ops.affine_sample(
             images,
@@ -162,15 +161,18 @@ class ImageAugmentation:
             layout=self.layout,
             interpolation="bilinear" if self.rotate or self.crop or scaled else "nearest",
             fill=float(self.fill),
-            size=(size or ()) if scaled else (),
+            size=size if size != frame.size else (),
         )
 
-    def _scaled(self, images: Value, size: tuple[int, int]) -> Value:
-        """Return the images in a size, the whole of each."""
+    def _scaled(self, images: Value, look: Look) -> Value:
+        """Return the whole of each image in the size of the look."""
         frame = self._frame(images)
-        if size == frame.size:
+        size = look.result(frame.size)
+        if not look.scales(frame.size):
             return images
-        places = Affine().resized(frame, size).packed(images.shape[0])
+        through = look.resize or frame.size
+        places = Affine().resized(frame.size, through).resized(through, size)
+        places = places.packed(images.shape[0])
         return ops.affine_sample(images, places, layout=self.layout, size=size)
 
     def _steps(self, draw: Draw) -> tuple[Value | None, Value, Value]:
@@ -229,8 +231,7 @@ def _rising(values: Any, most: float) -> bool:
 
 
 def _number(value: Any) -> bool:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return good and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from frame.core.errors import InvalidArgumentError, NotFoundError
+from frame.core.errors import path as path_text
 from frame.core.files import atomic_write
 from frame.train.records import EpochRecord, History
 
@@ -42,7 +43,7 @@ class Callback:
 
 def checked_path(path: Pathlike) -> str:
     """Return the path of a file to write; raise NotFoundError if its folder does not exist."""
-    found = os.fspath(path)
+    found = path_text("file", "path", path)
     if not os.path.isdir(os.path.dirname(os.path.abspath(found))):
         raise NotFoundError(f"can't write {found}: its folder does not exist")
     return found
@@ -111,7 +112,8 @@ class CsvLog(_LogFile):
 
     def on_start(self, run: TrainingRun) -> None:
         """Write the column names and the rows so far."""
-        self._columns = ["epoch", *run.value_names(), *_FACTS]
+        sizes = ["resolution"] if run.task.resolutions is not None else []
+        self._columns = ["epoch", *run.value_names(), *_FACTS, *sizes]
         super().on_start(run)
         if not run.records:
             text = io.StringIO(newline="")
@@ -138,6 +140,7 @@ class TensorBoardLog(Callback):
     """
 
     def __init__(self, folder: Pathlike) -> None:
+        place = path_text("TensorBoardLog", "folder", folder)
         try:
             make: Any = importlib.import_module("tensorboardX").SummaryWriter
         except ImportError:
@@ -145,7 +148,7 @@ class TensorBoardLog(Callback):
                 "TensorBoardLog needs the package tensorboardX, which is not installed: "
                 "pip install tensorboardX"
             ) from None
-        self._make: Callable[[int], Any] = lambda first: make(os.fspath(folder), purge_step=first)
+        self._make: Callable[[int], Any] = lambda first: make(place, purge_step=first)
         self._writer: Any = None
 
     def on_start(self, run: TrainingRun) -> None:
@@ -178,5 +181,6 @@ def as_callback(value: Any) -> Callback:
     if callable(value) and not isinstance(value, type):
         return EpochFunction(value)
     raise InvalidArgumentError(
-        f"expected a Callback or a function of the record of an epoch, received {value!r:.80}"
+        f"expected callbacks, each a Callback or a function of the record of an epoch, received "
+        f"{value!r:.80}"
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Role
-from frame.nn.losses import weight_in_mean
+from frame.nn.losses import shares_of_batch
 from frame.runtime.model import EVALUATE, INFER, CompiledModel
 from frame.train.metrics import Metric, named_metrics
 
@@ -27,13 +27,13 @@ class Means:
         self._sums = dict.fromkeys(metrics, 0.0)
 
     def add(
-        self, count: int, loss: float, outputs: Any, targets: Any, weight: float | None = None
+        self, count: int, loss: float, outputs: Any, targets: Any, shares: tuple[float, float]
     ) -> None:
-        """Add a batch of `count` samples; its loss is a mean over them, or over the `weight`."""
+        """Add a batch of `count` samples, whose loss counts by `shares` (`shares_of_batch`)."""
+        factor, weight = shares
         self.samples += count
-        heavy = count if weight is None else weight
-        self._weight += heavy
-        self._loss += loss * heavy if heavy else 0.0  # the mean over nothing is no number
+        self._weight += weight
+        self._loss += loss * factor if factor else 0.0  # the mean over nothing is no number
         for name, function in self.metrics.items():
             self._sums[name] += float(function(outputs, targets))
 
@@ -121,9 +121,9 @@ def evaluate(
         model: the compiled model.
         batches: batches (inputs..., targets...); the last may be shorter if the sizes are symbols.
         metrics: names from `frame.train.METRICS`, or functions of (outputs, targets) that return a
-            sum over the samples. The name `loss` is the loss of a model compiled with `loss=`: the
-            mean of the losses of the batches, weighted by their samples, or by what their labels
-            weigh where the loss ignores a label or weighs classes.
+            sum over the samples. The name `loss` is the loss of a model compiled with `loss=`: that
+            over all the rows at once, whatever the sizes of the batches, see
+            `frame.nn.losses.shares_of_batch`; the mean over the rows for a loss that sums.
 
     Raises:
         InvalidArgumentError: there is no batch, or one does not fit the model.
@@ -147,8 +147,9 @@ def means_over(
         inputs, target = shape.divide(batch, targets)
         results = entry.run(batch if with_loss else inputs)
         loss = float(results.pop(0)) if with_loss else 0.0
-        weight = weight_in_mean(model.loss, target) if with_loss else None
-        means.add(sample_count(batch), loss, one_or_all(results), target, weight)
+        rows = sample_count(batch)
+        shares = shares_of_batch(model.loss, target, rows) if with_loss else (0.0, 0.0)
+        means.add(rows, loss, one_or_all(results), target, shares)
     if not means.samples:
         raise InvalidArgumentError("expected at least one sample to evaluate on, received none")
     return means

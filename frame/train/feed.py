@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, flag, whole
 from frame.core.logs import Logger
-from frame.core.shapes import is_count
 from frame.data import DataLoader, Dataset, TensorDataset
 from frame.ir.graph import TensorType
 from frame.runtime.specs import spec
@@ -60,6 +60,15 @@ class Feed:
         batch = self.fixed_batch()
         return {} if batch is None else {"batch": batch}
 
+    def first(self) -> Feed:
+        """Return the rows of a batch of each size that a split has, in the order of the data."""
+        short = 0 if self.drop_last else len(self.train) % self.batch
+        rows = min(self.batch + short, len(self.train))
+        held_out = self.validation
+        if held_out is not None:
+            held_out = _rows(held_out, min(self.batch, len(held_out)))
+        return replace(self, train=_rows(self.train, rows), validation=held_out, loader=None)
+
     def train_loader(self, seed: int) -> DataLoader:
         """Return a new loader of the training rows."""
         if self.loader is not None:
@@ -100,7 +109,9 @@ def make_feed(
         batch, shuffle, drop_last = loader.batch_size, loader.shuffle, loader.drop_last
     held_out = None if validation is None else _dataset("validation", validation)
     rows = _dataset("train", train)
-    size = _count("batch_size", 32 if batch is None else batch)
+    size = whole("data", "batch_size", 32 if batch is None else batch)
+    flag("data", "shuffle", shuffle), flag("data", "drop_last", drop_last)
+    targets = whole("data", "targets", targets)
     if drop_last and size > len(rows):
         raise InvalidArgumentError(
             f"data: drop_last leaves no batch: {len(rows)} rows are fewer than batch_size {size}"
@@ -110,26 +121,27 @@ def make_feed(
     return feed
 
 
-def _count(name: str, value: Any) -> int:
-    if not is_count(value, 1):
-        raise InvalidArgumentError(
-            f"data: {name} must be an integer of at least 1, received {value!r}"
-        )
-    return int(value)
+def _rows(data: Dataset, count: int) -> TensorDataset:
+    return TensorDataset(data.batch(np.arange(count)))
 
 
 def _dataset(name: str, data: Any) -> Dataset:
     if isinstance(data, DataLoader):
         data = data.dataset
     if isinstance(data, (tuple, list)):
-        data = TensorDataset(data)
+        try:
+            data = TensorDataset(data)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"data: {name}: {error}: {data!r:.60}") from error
     if not isinstance(data, Dataset):
         raise InvalidArgumentError(
             f"data: expected {name} as arrays (inputs..., targets...), a Dataset or a DataLoader, "
-            f"received a {type(data).__name__}"
+            f"received a {type(data).__name__}: {data!r:.60}"
         )
     if len(data) == 0:
-        raise InvalidArgumentError(f"data: expected rows in {name}, received an empty split")
+        raise InvalidArgumentError(
+            f"data: expected rows in {name}, received an empty split: {data!r:.60}"
+        )
     if isinstance(data, TensorDataset):
         for position, column in enumerate(data.columns):
             _check_finite(name, position, column)
@@ -149,7 +161,6 @@ def _check_finite(name: str, position: int, column: np.ndarray) -> None:
 def _check_columns(feed: Feed) -> None:
     """Check that there are inputs and targets, the same in both splits."""
     columns = feed.columns()
-    _count("targets", feed.targets)
     if len(columns) <= feed.targets:
         raise InvalidArgumentError(
             f"data: expected at least one input and {feed.targets} target(s), received "

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import is_count
+from frame.core.errors import InvalidArgumentError, whole
 from frame.runtime.model import CompiledModel
 from frame.train.evaluation import Batch, means_over
 from frame.train.metrics import Metric, named_metrics
@@ -66,7 +65,7 @@ def fit(
             not a number, or the loss is not finite (that step has been done).
         NotFoundError: a metric is unknown, or the model has no training step.
     """
-    total = _checked_count("epochs", epochs) * _batch_count(loader)
+    total = whole("fit", "epochs", epochs) * _batch_count(loader)
     schedule = learning_rate if callable(learning_rate) else constant(learning_rate)
     steps = Steps(model, schedule, total, named_metrics(metrics))
     run = _Fit(steps, loader, validation)
@@ -75,12 +74,6 @@ def fit(
         require_value(early_stop.value, run.value_names())
     with progress_bar(progress, total) as bar:
         return run.all_epochs(epochs, watch, on_epoch, bar)
-
-
-def _checked_count(name: str, value: Any) -> int:
-    if not is_count(value, 1):
-        raise InvalidArgumentError(f"{name} must be an integer of at least 1, received {value!r}")
-    return int(value)
 
 
 def _batch_count(loader: Any) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from frame.compiler.optimizers.recipe import checked_patterns, matches
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, settle
 from frame.ir.graph import TensorType
 from frame.nn.module import Module, build_graph
 from frame.nn.parameters import Full, Initialiser, ParamSpec, materialize
@@ -46,12 +46,9 @@ class Initializer:
                     f"initializer: expected {name} as an initialiser such as nn.kaiming_normal(), "
                     f"received {value!r:.80}"
                 )
-        if not isinstance(self.zero_gamma, bool):
-            raise InvalidArgumentError(
-                f"initializer: expected zero_gamma as a bool, received {self.zero_gamma!r:.80}"
-            )
-        if self.zero:
-            object.__setattr__(self, "zero", checked_patterns("initializer", self.zero))
+        settle("initializer", self)
+        if self.zero != ():
+            object.__setattr__(self, "zero", checked_patterns("initializer", self.zero, "zero"))
 
     def values(
         self, module: Module, seed: int, inputs: Sequence[TensorType] = ()

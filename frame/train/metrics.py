@@ -113,7 +113,7 @@ def named_metrics(metrics: Sequence[str | Metric]) -> dict[str, Metric]:
     for item in metrics:
         if not isinstance(item, str) and not callable(item):
             raise InvalidArgumentError(
-                f"expected the name of a metric or a function of (outputs, targets), received "
+                f"expected metrics, each a name or a function of (outputs, targets), received "
                 f"{item!r:.60}"
             )
         name = item if isinstance(item, str) else getattr(item, "__name__", "metric")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from frame.core import views
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, settle
 
 if TYPE_CHECKING:
     from frame.runtime.model import CompiledModel
@@ -24,13 +24,15 @@ class EpochRecord:
 
     Attributes:
         epoch: its number, from 0.
-        loss: the mean of the losses of its steps, weighted by their samples.
+        loss: the mean of the losses of its steps, each by what it is a mean over; see `evaluate`.
         metrics: the means of the metrics over its samples, each measured in the step that saw it.
         validation: the loss and the metrics of the validation batches after it; may be empty.
         seconds: the time of its steps, validation excluded.
         steps: how many steps it had.
         samples: how many samples it saw.
         learning_rate: that of its last step.
+        resolution: the size that the images were scaled to, as `24x32` for height and width; empty
+            for that of the data.
     """
 
     epoch: int
@@ -41,6 +43,7 @@ class EpochRecord:
     steps: int
     samples: int
     learning_rate: float = 0.0
+    resolution: str = ""
 
     def values(self) -> dict[str, float]:
         """Return the loss and the metrics, those of the validation with `val_` before the name."""
@@ -61,6 +64,7 @@ class EpochRecord:
             "steps": self.steps,
             "samples": self.samples,
             "learning_rate": self.learning_rate,
+            **({"resolution": self.resolution} if self.resolution else {}),
         }
 
 
@@ -179,6 +183,7 @@ class EarlyStop:
     restore: bool = False
 
     def __post_init__(self) -> None:
+        settle("early stopping", self)
         if self.patience < 1 or not self.least >= 0:
             raise InvalidArgumentError(
                 f"early stopping needs a patience of at least 1 epoch and least >= 0, received "

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import LARGEST, InvalidArgumentError
+from frame.core.logs import Logger
 from frame.core.shapes import is_count
 from frame.ir.graph import TensorType, Value
 from frame.nn.module import Module, Scope, build_graph
 from frame.train.augment import LAYOUTS, ImageAugmentation
+from frame.train.warp import Look, Pixels
 
-Pixels = tuple[int, int]
-"""Height and width."""
+_LOG = Logger("frame.train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +27,57 @@ class Resolution:
     """Which size the images have, epoch by epoch.
 
     Attributes:
-        train: (epochs done, size) by epochs, the first for 0: from there on images have that size.
+        train: (epochs done, size) by epochs, the first for 0: from there on images have that size;
+            empty for that of the data.
         validate: the size in validation, and for the trained model; None for that of the data.
-        layout: `NCHW`, or `NHWC` for blueprints.
+        layout: `NCHW`, or `NHWC` for blueprints; empty for that of the augmentation or the model.
+        resizes: before and after the one boundary of `train`, what images are scaled to before
+            a window of them is taken; empty for their own size.
+        crops: before and after it, the window at a random place that is scaled to the size of
+            `train`; empty for all of the image.
     """
 
-    train: tuple[tuple[int, Pixels], ...]
+    train: tuple[tuple[int, Pixels], ...] = ()
     validate: Pixels | None = None
-    layout: str = "NCHW"
+    layout: str = ""
+    resizes: tuple[Pixels, ...] = ()
+    crops: tuple[Pixels, ...] = ()
 
-    def at(self, epoch: int) -> Pixels:
-        """Return the size of the images of an epoch, counted from 0."""
-        return [size for start, size in self.train if start <= epoch][-1]
+    def at(self, epoch: int) -> Look:
+        """Return what an epoch, counted from 0, sees of an image."""
+        reached = [place for place, (start, _) in enumerate(self.train) if start <= epoch]
+        return self._look(reached[-1]) if reached else Look()
 
     @property
-    def last(self) -> Pixels:
-        """The size of the last epochs."""
-        return self.train[-1][1]
+    def last(self) -> Look:
+        """What the last epochs see."""
+        return self._look(len(self.train) - 1) if self.train else Look()
 
-    def around(
-        self, module: Module, augmentation: ImageAugmentation | None, size: Pixels
-    ) -> Module:
-        """Return a module that trains on images scaled to a size and augmented in the same pass."""
-        change = augmentation or ImageAugmentation(layout=self.layout)
-        return replace(module, builder=_Around(change, size, self.validate, module.builder))
+    def _look(self, place: int) -> Look:
+        resize, window = (each[place] if each else None for each in (self.resizes, self.crops))
+        return Look(self.train[place][1], resize, window)
 
-    def scaled(self, inputs: Sequence[TensorType]) -> list[TensorType]:
+    def in_turn(self) -> Resolution:
+        """Return the same with one epoch each."""
+        return replace(self, train=tuple((k, size) for k, (_, size) in enumerate(self.train)))
+
+    def warn_unreached(self, epochs: int) -> None:
+        """Log a warning for each size that begins only after so many epochs, which are all."""
+        for start, size in self.train:
+            if start >= epochs:
+                _LOG.warning(
+                    "train_resolution: %d x %d pixels begin after %d epochs, and the training ends "
+                    "after %d: they are never reached",
+                    *size,
+                    start,
+                    epochs,
+                )
+
+    def around(self, module: Module, augmentation: ImageAugmentation, look: Look) -> Module:
+        """Return a module that trains on such looks at images, augmented in the same pass."""
+        return replace(module, builder=_Around(augmentation, look, self.validate, module.builder))
+
+    def scaled(self, inputs: Sequence[TensorType], layout: str) -> list[TensorType]:
         """Return types of inputs whose first is images of the last size.
 
         Raises:
@@ -59,33 +85,50 @@ class Resolution:
         """
         images, *others = inputs
         if images.rank != 4:
-            raise _wrong(f"images {self.layout} as the first input", str(images))
+            raise _wrong(f"images {layout} as the first input", str(images))
         shape = list(images.shape)
-        for axis, number in zip("HW", self.last, strict=True):
-            shape[self.layout.index(axis)] = number
+        for axis, number in zip("HW", self.last.size or (), strict=False):
+            shape[layout.index(axis)] = number
         return [replace(images, shape=tuple(shape)), *others]
 
     def check(
-        self,
-        make: Callable[[Pixels], Module],
-        inputs: Sequence[TensorType],
-        augmentation: ImageAugmentation | None,
+        self, make: Callable[[Look], Module], inputs: Sequence[TensorType], layout: str
     ) -> None:
         """Build what `make` gives for every size.
 
         Raises:
-            InvalidArgumentError: it does not take a size, or the layout is not the augmentation's.
+            InvalidArgumentError: the network does not take a size, a window is larger than what it
+                is taken from, or there is no boundary for two sizes of it.
         """
-        if augmentation is not None and augmentation.layout != self.layout:
-            raise _wrong(f"the layout of the augmentation, {augmentation.layout}", self.layout)
-        for size in dict.fromkeys(size for _, size in self.train):
-            _build(make(size), inputs, "train", _shown(size))
+        for name, sizes in (("progressive_resize", self.resizes), ("progressive_crop", self.crops)):
+            if sizes and len(self.train) != 2:
+                raise _wrong(
+                    "train_resolution({0: begin, boundary: end}), whose boundary it takes",
+                    dict(self.train),
+                    name,
+                )
+        self._check_windows(inputs, layout)
+        for look in dict.fromkeys(self._look(place) for place in range(len(self.train))):
+            _build(make(look), inputs, "train", _shown(look.size))
         seen = self.validate
         _build(make(self.last), inputs, "infer", _shown(seen) if seen else "the size of the data")
 
+    def _check_windows(self, inputs: Sequence[TensorType], layout: str) -> None:
+        for place, window in enumerate(self.crops):
+            shape = inputs[0].shape if inputs[0].rank == 4 else ()
+            data = tuple(shape[layout.index(axis)] for axis in "HW") if shape else ()
+            whole = self.resizes[place] if self.resizes else data
+            if any(isinstance(b, int) and a > b for a, b in zip(window, whole, strict=False)):
+                raise _wrong(
+                    f"windows of at most {_shown(whole)}, out of which they are cut",
+                    window,
+                    "progressive_crop",
+                )
+
     def text(self) -> str:
         """Return what decides which pixels a step sees."""
-        return f"{self.layout} {dict(self.train)}"
+        more = f" resizes {self.resizes} crops {self.crops}" if self.resizes or self.crops else ""
+        return f"{self.layout} {dict(self.train)}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +136,45 @@ class _Around:
     """The builder of a module whose first input is scaled and, in training, augmented."""
 
     augmentation: ImageAugmentation
-    train: Pixels
+    train: Look
     validate: Pixels | None
     inner: Callable[..., Any]
 
     def __call__(self, scope: Scope, images: Value, *others: Value) -> Any:
-        size = self.train if scope.training else self.validate
-        return self.inner(scope, self.augmentation.build(scope, images, size), *others)
+        look = self.train if scope.training else Look(self.validate)
+        return self.inner(scope, self.augmentation.build(scope, images, look), *others)
 
 
-def resolution(train: Any, validate: Any, layout: Any) -> Resolution:
-    """Return checked resolutions; see `DeepLearningTask.resolution`."""
-    starts = dict(train) if isinstance(train, Mapping) else {0: train}
+def train_sizes(sizes: Any) -> tuple[tuple[int, Pixels], ...]:
+    """Return checked sizes by epochs done; see `DeepLearningTask.train_resolution`."""
+    starts = dict(sizes) if isinstance(sizes, Mapping) else {0: sizes}
     if not all(is_count(start, 0) for start in starts) or 0 not in starts:
-        raise _wrong("train by epochs done, integers of at least 0 with 0 among them", train)
-    if layout not in LAYOUTS:
-        raise _wrong(f"layout to be one of {', '.join(LAYOUTS)}", layout)
-    rows = tuple((int(start), _size("train", starts[start])) for start in sorted(starts))
-    return Resolution(rows, None if validate is None else _size("validate", validate), layout)
+        raise _wrong(
+            "size by epochs done, integers of at least 0 with 0 among them",
+            sizes,
+            "train_resolution",
+        )
+    return tuple(
+        (int(start), pixels("train_resolution", "size", starts[start])) for start in sorted(starts)
+    )
 
 
-def _size(name: str, value: Any) -> Pixels:
+def checked_layout(owner: str, layout: Any) -> str:
+    """Return a layout, or an empty text for the usual one."""
+    if layout is not None and layout not in LAYOUTS:
+        raise _wrong(f"layout to be one of {', '.join(LAYOUTS)}, or None", layout, owner)
+    return layout or ""
+
+
+def pixels(owner: str, name: str, value: Any) -> Pixels:
+    """Return (height, width), given as such or as one number; raise InvalidArgumentError else."""
     pair = value if isinstance(value, (tuple, list)) else (value, value)
-    if len(pair) != 2 or not all(is_count(each, 1) for each in pair):
-        raise _wrong(f"{name} as a number of pixels or (height, width), at least 1", value)
+    if len(pair) != 2 or not all(is_count(each, 1) and each <= LARGEST for each in pair):
+        raise _wrong(f"{name} as a number of pixels or (height, width), at least 1", value, owner)
     return int(pair[0]), int(pair[1])
 
 
-def _shown(size: Pixels) -> str:
+def _shown(size: Any) -> str:
     return f"{size[0]} x {size[1]} pixels"
 
 
@@ -136,5 +190,5 @@ def _build(module: Module, inputs: Sequence[TensorType], mode: str, size: str) -
         ) from error
 
 
-def _wrong(expected: str, received: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"resolution: expected {expected}, received {received!r:.80}")
+def _wrong(expected: str, received: object, owner: str = "resolution") -> InvalidArgumentError:
+    return InvalidArgumentError(f"{owner}: expected {expected}, received {received!r:.80}")

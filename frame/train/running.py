@@ -8,12 +8,13 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from frame.compiler.optimizers.step import AVERAGE
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import LARGEST, InvalidArgumentError
 from frame.core.logs import Logger
 from frame.ir.hashing import structural_hash
 from frame.runtime.model import TRAIN_STEP, CompiledModel
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from frame.train.task import DeepLearningTask
 
 _LOG = Logger("frame.train")
-_FOREVER = 1 << 62
 AVERAGED = "average_"
 """What the names of validation values of the averaged weights begin with."""
 
@@ -54,16 +54,17 @@ class TrainingRun:
         self._validation = feed.validation_loader()
         self._metrics = named_metrics(task.metric_names)
         self._seconds = 0.0
-        rule = task.stopping or EarlyStop(self._default_value(), patience=_FOREVER)
-        self._watch = Watch(rule)
+        self._watch = Watch(task.stopping or EarlyStop(self._default_value(), patience=LARGEST))
         self._best_step: int | None = None
         self._stopped = ""
-        sizes = task.resolutions
-        self._variants = {} if sizes is None else {sizes.last: model}
+        rule = task.resolutions
+        self._variants = {} if rule is None else {rule.last: model}
         self._averages = [n for n in model.store if n.startswith(f"{AVERAGE}.")]
         self._folder = None if task.saving is None else CheckpointFolder(task.saving)
         self._watched_value_exists()
         self._snapshots_are_reached()
+        if rule is not None:
+            rule.warn_unreached(task.epochs)
         schedule = task.checked_scheduler().schedule(len(self._loader))
         total = task.epochs * len(self._loader)
         self._steps = Steps(model, schedule, total, self._metrics, self._left)
@@ -93,6 +94,11 @@ class TrainingRun:
         """How many steps of this epoch are done."""
         return self.step - self.epoch * len(self._loader)
 
+    @property
+    def _compares(self) -> bool:
+        """Whether the averaged weights are others than those that are validated."""
+        return bool(self._averages) and not self.task.switches
+
     def _default_value(self) -> str:
         if self._validation is None:
             return "loss"
@@ -107,7 +113,7 @@ class TrainingRun:
         own = ["loss", *self._metrics]
         if self._validation is None:
             return own
-        both = [*own, *(f"{AVERAGED}{name}" for name in own)] if self._averages else own
+        both = [*own, *(f"{AVERAGED}{name}" for name in own)] if self._compares else own
         return [*own, *(f"val_{name}" for name in both)]
 
     # --- the loop ---------------------------------------------------------------------------------
@@ -145,13 +151,17 @@ class TrainingRun:
         rule = self.task.resolutions
         if rule is None:
             return self.model
-        size = rule.at(self.epoch)
-        if size not in self._variants:
-            self._variants[size] = self.task.variant(self.model, size)
-        return self._variants[size]
+        look = rule.at(self.epoch)
+        if look not in self._variants:
+            self._variants[look] = self.task.variant(self.model, look)
+        return self._variants[look]
 
     def _end_epoch(self, seconds: float) -> None:
+        if self.task.switches:
+            self.model.store.write(self._averaged())
         record = self._steps.record(self.epoch, self._batch, seconds, self._validated())
+        if self.task.resolutions is not None:
+            record = replace(record, resolution=self.task.resolutions.at(self.epoch).text())
         self.records.append(record)
         self.epoch, self._seconds = self.epoch + 1, 0.0
         better = self._watch.better(record)
@@ -176,9 +186,11 @@ class TrainingRun:
 
     def _finish(self) -> History:
         rule = self._watch.rule
+        if self._stopped and self.task.resolutions is not None:
+            self.task.resolutions.warn_unreached(self.epoch)
         if rule.restore and self._watch.parameters:
             self.model.load_params(self._watch.parameters)
-        elif self._averages and self.task.use_average:
+        elif self._averages and self.task.use_average and not self.task.switches:
             self.model.store.write(self._averaged())
         history = History(tuple(self.records), self._stopped, self._best_epoch(), self.model)
         for callback in self.task.callbacks:
@@ -197,7 +209,7 @@ class TrainingRun:
         if self._validation is None or not (due or number == self.task.epochs):
             return {}
         found = self._validate()
-        if self._averages:
+        if self._compares:
             with self._averaged_weights():
                 found |= {f"{AVERAGED}{name}": value for name, value in self._validate().items()}
         return found
@@ -293,12 +305,13 @@ class TrainingRun:
     def _identity(self) -> dict[str, str]:
         """Return what must be the same for a checkpoint to be gone on from."""
         graph = self.model.entry(TRAIN_STEP).declared.graph
-        rule = self.task.resolutions
+        rule = self.task.rule()
         return {
             "model and loss": hashlib.sha256(str(structural_hash(graph)).encode()).hexdigest(),
             "optimizer": self.task.recipe().text(),
             "data": self.task.checked_feed().text(),
             "seed": str(self.task.seed_value),
+            **({"switch": "after each epoch"} if self.task.switches else {}),
             **({} if rule is None else {"resolution": rule.text()}),
         }
 

@@ -14,19 +14,17 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import numpy as np
-
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, is_number, plain, settle, whole
 from frame.core.shapes import is_count
 
 Schedule = Callable[[int, int], float]
 
 
-def _checked(rate: float) -> float:
-    if not (isinstance(rate, (int, float, np.number)) and math.isfinite(rate) and rate >= 0):
+def _checked(rate: float, what: str = "a learning rate") -> float:
+    if not (is_number(rate) and math.isfinite(rate) and rate >= 0):
         raise InvalidArgumentError(
-            f"a learning rate must be a finite number of at least 0, received {rate!r}"
+            f"{what} must be a finite number of at least 0, received {rate!r:.80}"
         )
     return float(rate)
 
@@ -45,9 +43,8 @@ def cosine(rate: float, warmup: int = 0, final: float = 0.0) -> Schedule:
     Raises:
         InvalidArgumentError: a rate is below 0 or not finite, or `warmup` is below 0.
     """
-    high, low = _checked(rate), _checked(final)
-    if warmup < 0:
-        raise InvalidArgumentError(f"warmup must be at least 0 steps, received {warmup}")
+    high, low = _checked(rate), _checked(final, "the final learning rate")
+    warmup = whole("cosine", "warmup", warmup, 0)
 
     def schedule(step: int, steps: int) -> float:
         if step < warmup:
@@ -116,6 +113,7 @@ class Scheduler:
         self._require(not both, "warmup_start_lr or warmup_start_factor, not both", "both")
         self._require(self.unit in UNITS, f"unit to be one of {', '.join(UNITS)}", self.unit)
         self._check()
+        settle(type(self).__name__, self)
 
     def _check(self) -> None:
         """Check the options of a kind of scheduler."""
@@ -174,8 +172,7 @@ class Scheduler:
         """Check a finite number of at least 0, above `above`, of at most `most`."""
         low = "of at least 0" if above is None else f"above {above:g}"
         high = "" if most == math.inf else f" and of at most {most:g}"
-        good = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-        good = good and math.isfinite(value) and value >= 0 and value <= most
+        good = is_number(value) and math.isfinite(value) and value >= 0 and value <= most
         good = good and (above is None or value > above)
         self._require(good, f"{name} to be a finite number {low}{high}", value)
 
@@ -228,10 +225,10 @@ class MultiStepLR(Scheduler):
         except TypeError:
             found = ()
         for milestone in found:
-            self._count("a milestone", milestone, 1)
+            self._count("each of its milestones", milestone, 1)
         rising = all(a < b for a, b in itertools.pairwise(found))
         self._require(bool(found) and rising, "milestones to be rising positions", self.milestones)
-        object.__setattr__(self, "milestones", found)
+        object.__setattr__(self, "milestones", plain(found))
 
     def _after_warmup(self, position: int, positions: int) -> float:
         reached = bisect_right(self.milestones, position + self.warmup)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 
 from frame.core.errors import InvalidArgumentError
-from frame.nn.losses import weight_in_mean
+from frame.nn.losses import shares_of_batch
 from frame.runtime.model import TRAIN_STEP, CompiledModel
 from frame.train.evaluation import Batch, Means, Shape, one_or_all, sample_count
 from frame.train.metrics import Metric
@@ -66,8 +66,9 @@ class Steps:
             loss, *outputs = self.model.train_step(*batch, learning_rate=np.float32(self.rate))
             self.step, self.loss = self.step + 1, float(loss)
             self._check_loss()
-            weight = weight_in_mean(self.model.loss, target)
-            self.means.add(sample_count(batch), self.loss, one_or_all(outputs), target, weight)
+            rows = sample_count(batch)
+            shares = shares_of_batch(self.model.loss, target, rows)
+            self.means.add(rows, self.loss, one_or_all(outputs), target, shares)
             yield self.loss
 
     def _check_loss(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +21,8 @@ from frame.compiler.optimizers import (
 )
 from frame.compiler.optimizers.recipe import Average
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import is_count
+from frame.core.errors import InvalidArgumentError, flag, plain, real, text, whole
+from frame.core.errors import path as path_text
 from frame.ir.graph import TensorType
 from frame.nn.module import Architecture, Module
 from frame.runtime.model import EVALUATE, CompiledModel
@@ -33,10 +34,11 @@ from frame.train.feed import Feed, check_label_types, check_labels, make_feed
 from frame.train.initialiser import Initializer
 from frame.train.metrics import Metric, named_metrics
 from frame.train.records import EarlyStop, History
-from frame.train.resolution import Pixels, Resolution, resolution
+from frame.train.resolution import Resolution, checked_layout, pixels, train_sizes
 from frame.train.running import TrainingRun
 from frame.train.schedules import Scheduler
 from frame.train.views import Views
+from frame.train.warp import Look, Pixels
 
 if TYPE_CHECKING:  # the passes are not loaded where a cache has what they made
     from frame.compiler.passes.rematerialisation import Rematerialisation
@@ -101,6 +103,10 @@ class DeepLearningTask:
     precision: str = ""
     scaling: LossScale | None = None
     resolutions: Resolution | None = None
+    class_count: int | None = None
+    first_layer_after: int | None = None
+    switches: bool = False
+    sema: float = 0.9
 
     # --- what is trained --------------------------------------------------------------------------
 
@@ -141,45 +147,90 @@ class DeepLearningTask:
     def augment(self, augmentation: ImageAugmentation) -> DeepLearningTask:
         """Augment the first input, images, as a part of the compiled training step."""
         if not isinstance(augmentation, ImageAugmentation):
-            raise _wrong("augment", "ImageAugmentation(shift=1, ...)", augmentation)
+            raise _wrong(
+                "augment", "augmentation to be ImageAugmentation(shift=1, ...)", augmentation
+            )
         return replace(self, augmentation=augmentation)
 
-    def resolution(
+    def train_resolution(
         self,
-        train: int | tuple[int, int] | Mapping[int, int | tuple[int, int]],
-        validate: int | tuple[int, int] | None = None,
+        size: int | tuple[int, int] | Mapping[int, int | tuple[int, int]],
         *,
-        layout: str = "NCHW",
+        layout: str | None = None,
     ) -> DeepLearningTask:
-        """Scale the first input, images, to another height and width; also one that grows.
+        """Scale the first input, images, to another height and width in training; also by epochs.
 
-        `.resolution({0: 24, 5: 32}, validate=32)` trains on 24 x 24 pixels for five epochs, then
-        on 32 x 32. The images are scaled in the pass of the augmentation, which sees them as they
-        are in the data. Each size has a training step of its own, compiled at its first use, with
-        one set of parameters and states. The model must take all sizes, as one whose last pool is
-        global does.
+        `.train_resolution({0: 24, 5: 32})` trains on 24 x 24 pixels for five epochs, then on
+        32 x 32. The images are scaled in the pass of the augmentation, which sees them as they are
+        in the data. Each size has a training step of its own, compiled at its first use, with one
+        set of parameters and states. The model must take all sizes, as one whose last pool is
+        global does. A size that is never reached is a warning.
 
         Args:
-            train: pixels (one number, or height and width), or such sizes by the number of epochs
+            size: pixels (one number, or height and width), or such sizes by the number of epochs
                 that are done before them, with 0 among them.
-            validate: pixels in validation; the trained model scales what it is given to them, too.
-                None leaves images as they are.
-            layout: of the images; `NHWC` for blueprints.
+            layout: of the images; that of the augmentation if there is one, else `NHWC` for
+                blueprints and `NCHW` for modules.
 
         Raises:
             InvalidArgumentError: a size or an epoch is out of range; when it is compiled: the
                 network can't be built for a size, or the augmentation has another layout.
         """
-        return replace(self, resolutions=resolution(train, validate, layout))
+        return self._resolved(layout, train=train_sizes(size))
 
-    def test_time(self, views: Views) -> DeepLearningTask:
-        """Answer by the mean over several views of the first input, images, in validation.
+    def val_resolution(
+        self, size: int | tuple[int, int], *, layout: str | None = None
+    ) -> DeepLearningTask:
+        """Scale the images to this size in validation, and for the trained model; see above."""
+        return self._resolved(layout, validate=pixels("val_resolution", "size", size))
+
+    def input_resolution(
+        self, size: int | tuple[int, int], *, layout: str | None = None
+    ) -> DeepLearningTask:
+        """Scale the images to this size in training and in validation."""
+        found = pixels("input_resolution", "size", size)
+        return self._resolved(layout, train=((0, found),), validate=found)
+
+    def progressive_resize(
+        self, begin: int | tuple[int, int], end: int | tuple[int, int]
+    ) -> DeepLearningTask:
+        """In training scale images to `begin`, from the boundary of `train_resolution` on to `end`.
+
+        What the network gets has the size of `train_resolution` all the same: without
+        `progressive_crop` it is scaled from there, which only smooths; with it a window is taken
+        of what was scaled. All of it is one pass.
+        """
+        return self._resolved(None, resizes=_both("progressive_resize", begin, end))
+
+    def progressive_crop(
+        self, begin: int | tuple[int, int], end: int | tuple[int, int]
+    ) -> DeepLearningTask:
+        """In training show a window of the image at a random place: `begin` pixels, then `end`.
+
+        The change is at the one boundary of `train_resolution({0: ..., boundary: ...})`, to whose
+        size each window is scaled; where both have one size pixels are copied. The window is taken
+        of the image as `progressive_resize` scales it, or as it is. Validation sees whole images.
+
+        Raises:
+            InvalidArgumentError: a size is out of range; when it is compiled: there is not one
+                boundary, or a window is larger than what it is taken of.
+        """
+        return self._resolved(None, crops=_both("progressive_crop", begin, end))
+
+    def _resolved(self, layout: str | None, **changes: Any) -> DeepLearningTask:
+        rule = self.resolutions or Resolution()
+        given = checked_layout("resolution", layout) or rule.layout
+        return replace(self, resolutions=replace(rule, layout=given, **changes))
+
+    def tta(self, views: Views) -> DeepLearningTask:
+        """Augment at test time: in validation, answer by the mean over several views of the first
+        input, images.
 
         The trained model predicts in the same way. The paths of its parameters are those of the
         network, so `frame.compile(network, ..., params=history.model.params)` is it without views.
         """
         if not isinstance(views, Views):
-            raise _wrong("test_time", "Views(mirror=True, shift=1)", views)
+            raise _wrong("tta", "views such as Views(mirror=True, shift=1)", views)
         return replace(self, views=views)
 
     def initializer(self, initializer: Initializer) -> DeepLearningTask:
@@ -214,11 +265,12 @@ class DeepLearningTask:
         """
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Recipe):
             raise _wrong("optimizer", "an optimizer such as SGD(momentum=0.9)", optimizer)
-        given = tuple(groups)
+        given = tuple(groups) if isinstance(groups, (tuple, list)) else (groups,)
         for group in given:
             if not isinstance(group, ParameterGroup):
                 raise _wrong("optimizer", "groups of ParameterGroup", group)
-        made = replace(self, optimizer_record=optimizer, groups=given, decay_all=bool(decay_all))
+        every = flag("optimizer", "decay_all", decay_all)
+        made = replace(self, optimizer_record=optimizer, groups=given, decay_all=every)
         made.recipe()
         return made
 
@@ -228,9 +280,13 @@ class DeepLearningTask:
             raise _wrong("scheduler", "a scheduler such as ConstantLR(base_lr=0.1)", scheduler)
         return replace(self, scheduler_record=scheduler)
 
-    def seed(self, seed: int) -> DeepLearningTask:
+    def manual_seed(self, seed: int) -> DeepLearningTask:
         """Fix every random number: initial weights, order of rows, dropout, augmentation."""
-        return replace(self, seed_value=_count("seed", seed, 0))
+        return replace(self, seed_value=whole("manual_seed", "seed", seed, 0, 2**64 - 1))
+
+    def auto_seed(self) -> DeepLearningTask:
+        """Choose a seed that is new each time; it is `seed_value`, so the run can be repeated."""
+        return replace(self, seed_value=int.from_bytes(os.urandom(4), "little"))
 
     def backend(self, name: str) -> DeepLearningTask:
         """Compile for this backend."""
@@ -242,14 +298,19 @@ class DeepLearningTask:
 
     def total_epochs(self, epochs: int) -> DeepLearningTask:
         """Run so many epochs (35 by default)."""
-        return replace(self, epochs=_count("total_epochs", epochs))
+        return replace(self, epochs=whole("total_epochs", "epochs", epochs))
+
+    def num_classes(self, classes: int) -> DeepLearningTask:
+        """Expect outputs of so many classes; another number is an error before the first step."""
+        return replace(self, class_count=whole("num_classes", "classes", classes))
 
     def validate_every(self, interval: int, offset: int = 0) -> DeepLearningTask:
         """Validate after the epochs offset, offset + interval, ..., counted from 1, and the last.
 
         An offset of 0 means the first multiple of the interval.
         """
-        rhythm = _count("validate_every interval", interval), _count("offset", offset, 0)
+        owner = "validate_every"
+        rhythm = whole(owner, "interval", interval), whole(owner, "offset", offset, 0)
         return replace(self, validation_rhythm=rhythm)
 
     def metrics(self, *metrics: str | Metric) -> DeepLearningTask:
@@ -274,45 +335,74 @@ class DeepLearningTask:
 
     def stop_at(self, value: str, threshold: float) -> DeepLearningTask:
         """Stop as soon as a value has reached a threshold: from above for losses and errors."""
-        if not isinstance(value, str):
-            raise _wrong("stop_at", "the name of a value such as 'val_top1'", value)
-        number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
-        if not number or threshold != threshold:
-            raise _wrong("stop_at", "a number as the threshold", threshold)
-        return replace(self, thresholds=(*self.thresholds, (value, float(threshold))))
+        row = text("stop_at", "value", value), real("stop_at", "threshold", threshold)
+        return replace(self, thresholds=(*self.thresholds, row))
 
     def early_stop_by_top1(self, threshold: float) -> DeepLearningTask:
         """Stop as soon as the accuracy of the validation is at least `threshold`, in (0, 1]."""
-        if not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
-            raise _wrong("early_stop_by_top1", "a share in (0, 1]", threshold)
+        if not 0 < real("early_stop_by_top1", "threshold", threshold) <= 1:
+            raise _wrong("early_stop_by_top1", "threshold as a share in (0, 1]", threshold)
         return self.stop_at("val_top1", threshold)
 
     # --- inside of the compiled step --------------------------------------------------------------
 
     def grad_clip(
-        self, *, value: float | None = None, norm: float | None = None
+        self, max_abs: float | None = None, *, norm: float | None = None
     ) -> DeepLearningTask:
-        """Clamp each gradient to [-value, value], then scale all to a joint norm of `norm`."""
-        return self._checked(clip_value=value, clip_norm=norm)
+        """Clamp each gradient to [-max_abs, max_abs], then scale all to a joint norm of `norm`."""
+        limits = {"max_abs": max_abs, "norm": norm}
+        for name, value in limits.items():
+            if value is not None and not real("grad_clip", name, value) > 0:
+                raise _wrong("grad_clip", f"{name} above 0", value)
+        most, joint = map(plain, limits.values())
+        return self._checked(clip_value=most, clip_norm=joint)
 
     def accumulate(self, steps: int) -> DeepLearningTask:
         """Update once in so many steps, by the mean of their gradients."""
-        return self._checked(accumulation=_count("accumulate", steps))
+        return self._checked(accumulation=whole("accumulate", "steps", steps))
 
     def average(self, average: Ema | Swa, *, use: bool = True) -> DeepLearningTask:
         """Keep an average of the weights, validate it, too (`val_average_...`), and let the model
         have it in the end if `use`."""
         if not isinstance(average, (Ema, Swa)):
             raise _wrong("average", "Ema(...) or Swa(...)", average)
-        return replace(self, averaging=average, use_average=bool(use))
+        return replace(
+            self, averaging=average, use_average=flag("average", "use", use), switches=False
+        )
+
+    def use_sema(self, on: bool = True) -> DeepLearningTask:
+        """Let the weights go on from their moving average after each epoch: switch EMA.
+
+        The average (`sema_decay`, 0.9 by default) is kept as by `average(Ema(...))`, whose place it
+        takes; at the end of an epoch, before it is validated, it becomes the weights.
+        Source: Li et al., "Switch EMA", arXiv 2402.09240.
+        """
+        if not flag("use_sema", "on", on):
+            kept = None if self.switches else self.averaging
+            return replace(self, averaging=kept, switches=False)
+        return replace(self, averaging=Ema(self.sema, warm=False), switches=True, use_average=True)
+
+    def sema_decay(self, decay: float) -> DeepLearningTask:
+        """Use this decay for `use_sema`, in [0, 1)."""
+        number = Ema(decay, warm=False).decay
+        made = replace(self, sema=number)
+        return made.use_sema() if self.switches else made
 
     def freeze(self, *patterns: str, after_epoch: int = 0) -> DeepLearningTask:
         """Keep the parameters whose paths match a pattern, from the end of an epoch on.
 
         With 0 they are never trained, and cost no gradient.
         """
-        _count("freeze after_epoch", after_epoch, 0)
-        return replace(self, freezes=(*self.freezes, Freeze(patterns, after_epoch)))
+        late = whole("freeze", "after_epoch", after_epoch, 0)
+        return replace(self, freezes=(*self.freezes, Freeze(patterns, late)))
+
+    def freeze_first_layer_after(self, epoch: int) -> DeepLearningTask:
+        """Keep the parameters of the first layer that has any, from the end of an epoch on.
+
+        With 0 they are never trained; neither momentum nor decay moves them afterwards.
+        """
+        number = whole("freeze_first_layer_after", "epoch", epoch, 0)
+        return replace(self, first_layer_after=number)
 
     def remat(self, *modules: str, budget: int = 0) -> DeepLearningTask:
         """Compute values of the forward part again in the backward part; weights stay the same.
@@ -331,10 +421,12 @@ class DeepLearningTask:
         """
         from frame.compiler.passes.rematerialisation import Rematerialisation
 
+        most = whole("remat", "budget", budget, 0, 2**62)
         good = all(isinstance(each, str) and each and " " not in each for each in modules)
         if not good or not (modules or budget):
-            raise _wrong("remat", "patterns of module paths such as 'encoder.*'", modules)
-        most = _count("remat budget", budget, 0)
+            raise _wrong(
+                "remat", "modules as patterns of module paths such as 'encoder.*'", modules
+            )
         return replace(self, recomputing=Rematerialisation(" ".join(modules), most))
 
     def amp(
@@ -349,7 +441,7 @@ class DeepLearningTask:
             scaling: how the loss is scaled for the backward part; for float16, whose small
                 gradients become zero, by `LossScale()` if nothing is said.
         """
-        if scaling is None and precision == "float16":
+        if scaling is None and text("amp", "precision", precision) == "float16":
             scaling = LossScale()
         return self._checked(precision=precision, scaling=scaling)
 
@@ -376,28 +468,31 @@ class DeepLearningTask:
             every_steps: also within an epoch, after each step whose number is a multiple of this.
             keep: how many of the last ones stay.
         """
-        _count("checkpoints every_epochs", every_epochs)
-        _count("checkpoints keep", keep)
-        if every_steps is not None:
-            _count("checkpoints every_steps", every_steps)
-        rule = CheckpointRule(os.fspath(folder), every_epochs, every_steps, keep)
+        owner = "checkpoints"
+        steps = None if every_steps is None else whole(owner, "every_steps", every_steps)
+        rule = CheckpointRule(
+            path_text(owner, "folder", folder),
+            whole(owner, "every_epochs", every_epochs),
+            steps,
+            whole(owner, "keep", keep),
+        )
         return replace(self, saving=rule)
 
-    def save_best(self, path: Pathlike) -> DeepLearningTask:
+    def save_best_model(self, path: Pathlike) -> DeepLearningTask:
         """Write the model of the best epoch so far: `.safetensors` or `.npz` for the parameters,
         `.frame` for the whole model.
 
         The best epoch is that of `early_stop`, else of `val_top1`, `val_loss` or `loss`.
         """
-        return replace(self, best_path=_model_path("save_best", path))
+        return replace(self, best_path=_model_path("save_best_model", path))
 
     def save_model_at_epoch(self, epoch: int, path: Pathlike) -> DeepLearningTask:
-        """Write the model as it is after an epoch, counted from 1; the path is as for `save_best`.
+        """Write the model as it is after an epoch, counted from 1; see `save_best_model`.
 
         Each call adds an epoch. One that is never reached, as the training stops early, leaves no
         file.
         """
-        number = _count("save_model_at_epoch", epoch)
+        number = whole("save_model_at_epoch", "epoch", epoch)
         row = number, _model_path("save_model_at_epoch", path)
         return replace(self, snapshots=(*self.snapshots, row))
 
@@ -409,7 +504,7 @@ class DeepLearningTask:
 
     def progress(self, show: bool | None) -> DeepLearningTask:
         """Show a progress bar; by default (None) on a terminal only."""
-        return replace(self, bar=None if show is None else bool(show))
+        return replace(self, bar=None if show is None else flag("progress", "show", show))
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -423,7 +518,35 @@ class DeepLearningTask:
             InvalidArgumentError: something is missing or does not fit; the checkpoints are of
                 another task; or the loss is not finite.
         """
-        return TrainingRun(self, self.compile()).run(resume)
+        goes_on = flag("run", "resume", resume)
+        return TrainingRun(self, self.compile()).run(goes_on)
+
+    def dry_run(self) -> History:
+        """Compile everything, run a step of each size and resolution, and validate one batch.
+
+        Nothing is written, no callback is called, and the task stays as it is: a long training
+        that would fail at its first validation fails here.
+
+        Raises:
+            InvalidArgumentError: as `run`.
+        """
+        rule = self.resolutions
+        sizes = 1 if rule is None else max(len(rule.train), 1)
+        brief = replace(
+            self,
+            feed=self.checked_feed().first(),
+            epochs=sizes,
+            resolutions=None if rule is None else rule.in_turn(),
+            validation_rhythm=(sizes, 0),
+            stopping=None if self.stopping is None else replace(self.stopping, patience=sizes + 1),
+            thresholds=tuple((name, math.nan) for name, _ in self.thresholds),
+            saving=None,
+            best_path=None,
+            snapshots=(),
+            callbacks=(),
+            bar=False,
+        )
+        return brief.run(resume=False)
 
     def compile(self) -> CompiledModel:
         """Return the model with its training step compiled and initial weights, untrained.
@@ -437,9 +560,10 @@ class DeepLearningTask:
         if labelled:
             check_label_types(feed)
         inputs, targets = feed.specs()
+        rule = self.rule()
+        if rule is not None:
+            rule.check(partial(self._module, inputs), inputs, rule.layout)
         network = self._module(inputs)
-        if self.resolutions is not None:
-            self.resolutions.check(partial(self._module, inputs), inputs, self.augmentation)
         model = compile_model(
             network,
             inputs,
@@ -452,26 +576,56 @@ class DeepLearningTask:
             params=self._start(network, inputs),
             passes=None if self.recomputing is None else (self.recomputing,),
         )
+        self._check_class_count(model)
         if labelled and dict(loss.options).get("ignore_index") is None:
             check_labels(feed, _classes(model))
         return model
 
-    def variant(self, model: CompiledModel, size: Pixels) -> CompiledModel:
+    def variant(self, model: CompiledModel, look: Look) -> CompiledModel:
         """Return a new variant of this task's compiled model that trains at a resolution."""
         feed = self.checked_feed()
         inputs, targets = feed.specs()
-        return model.variant(inputs, targets, feed.sizes(), self._module(inputs, size))
+        return model.variant(inputs, targets, feed.sizes(), self._module(inputs, look))
 
-    def _module(self, inputs: Sequence[TensorType], size: Pixels | None = None) -> Module:
+    def _check_class_count(self, model: CompiledModel) -> None:
+        wanted = self.class_count
+        if wanted is not None and _classes(model) != wanted:
+            raise _wrong(
+                "num_classes", f"a model with outputs of {wanted} classes", _classes(model)
+            )
+
+    def rule(self) -> Resolution | None:
+        """Return the resolutions with their layout."""
+        rule, change = self.resolutions, self.augmentation
+        if rule is None:
+            return None
+        usual = "NCHW" if isinstance(self.network, Module) else "NHWC"
+        layout = rule.layout or (usual if change is None else change.layout)
+        if change is not None and change.layout != layout:
+            raise _wrong(
+                "resolution", f"the layout of the augmentation, {change.layout}", rule.layout
+            )
+        return replace(rule, layout=layout)
+
+    def _bare(self, inputs: Sequence[TensorType]) -> Module:
+        """Return the network alone."""
+        network, rule = self._checked_model(), self.rule()
+        if isinstance(network, Module):
+            return network
+        made: Module = network.module_for(
+            inputs if rule is None else rule.scaled(inputs, rule.layout)
+        )
+        return made
+
+    def _module(self, inputs: Sequence[TensorType], look: Look | None = None) -> Module:
         """Return what is trained, at a resolution (the last one for None)."""
-        network, rule = self._checked_model(), self.resolutions
-        if not isinstance(network, Module):
-            network = network.module_for(inputs if rule is None else rule.scaled(inputs))
+        network, rule = self._bare(inputs), self.rule()
         if self.views is not None:
             network = self.views.around(network)
-        if rule is not None:
-            return rule.around(network, self.augmentation, size or rule.last)
-        return network if self.augmentation is None else self.augmentation.around(network)
+        if rule is None:
+            return network if self.augmentation is None else self.augmentation.around(network)
+        change = self.augmentation or ImageAugmentation(layout=rule.layout)
+        return rule.around(network, change, rule.last if look is None else look)
 
     def _start(self, network: Module, inputs: Sequence[TensorType]) -> dict[str, Any] | None:
         """Return the initial values that differ from those that the layers declare."""
@@ -484,7 +638,7 @@ class DeepLearningTask:
         steps = None if self.feed is None else len(self.feed.train_loader(0)) // self.accumulation
         late = tuple(
             replace(freeze, after=freeze.after * (steps or 1)) if freeze.after else freeze
-            for freeze in self.freezes
+            for freeze in (*self.freezes, *self._first_layer())
         )
         return Recipe(
             self.optimizer_record,
@@ -498,6 +652,18 @@ class DeepLearningTask:
             self.precision,
             self.scaling,
         )
+
+    def _first_layer(self) -> tuple[Freeze, ...]:
+        """Return what freezes the first layer, once model and data are known."""
+        after = self.first_layer_after
+        if after is None or self.network is None or self.feed is None:
+            return ()
+        network = self._bare(self.feed.specs()[0])
+        trained = [each.name for each in network.parameters() if each.trainable]
+        if not trained:
+            raise _wrong("freeze_first_layer_after", "a model with parameters", network)
+        layer = trained[0].rpartition(".")[0]
+        return (Freeze((f"{layer}.*" if layer else trained[0],), after),)
 
     def checked_feed(self) -> Feed:
         """Return the data; raise InvalidArgumentError if there is none."""
@@ -525,16 +691,14 @@ def _wrong(method: str, expected: str, received: object) -> InvalidArgumentError
 
 
 def _model_path(method: str, path: Pathlike) -> str:
-    target = os.fspath(path)
+    target = path_text(method, "path", path)
     if not target.endswith((".safetensors", ".npz", ".frame")):
         raise _wrong(method, "a path that ends in .safetensors, .npz or .frame", path)
     return checked_path(target)
 
 
-def _count(name: str, value: Any, least: int = 1) -> int:
-    if not is_count(value, least):
-        raise _wrong(name, f"an integer of at least {least}", value)
-    return int(value)
+def _both(method: str, begin: Any, end: Any) -> tuple[Pixels, Pixels]:
+    return pixels(method, "begin", begin), pixels(method, "end", end)
 
 
 def _classes(model: CompiledModel) -> int:

@@ -14,8 +14,7 @@ import numpy as np
 
 from frame import ops
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import is_count
+from frame.core.errors import InvalidArgumentError, settle, whole
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
 from frame.train.augment import LAYOUTS
@@ -44,9 +43,8 @@ class Views:
     layout: str = "NCHW"
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.mirror, bool), "mirror to be a bool", self.mirror)
-        whole = is_count(self.shift, 0, int)
-        _require(whole, "shift to be an integer of at least 0", self.shift)
+        whole("test time", "shift", self.shift, 0)
+        settle("test time", self)
         _require(self.layout in LAYOUTS, f"layout to be one of {', '.join(LAYOUTS)}", self.layout)
         _require(self.mirror or self.shift > 0, "mirror or a shift above 0", (False, 0))
 

@@ -12,11 +12,14 @@ from typing import Any
 
 from frame import ops
 from frame.core.dataclass import dataclass
-from frame.core.dtypes import float32
+from frame.core.dtypes import float32, int64
 from frame.core.shapes import Size
 from frame.ir.graph import Value
 
 Number = Any  # a Value of the shape [batch, 1], or a float for all images
+Pixels = tuple[int, int]
+"""Height and width."""
+
 Draw = Callable[[float, float], Value]
 """Draws one uniform number between two bounds for each image."""
 
@@ -76,11 +79,11 @@ class Affine:
         rows, columns = self.rows, self.columns
         return Affine((*rows[:2], rows[2] + down), (*columns[:2], columns[2] + right))
 
-    def resized(self, frame: Frame, size: tuple[int, int]) -> Affine:
-        """Return this map of a result like the frame for one of another size over the same area."""
-        if size == frame.size:
+    def resized(self, old: Pixels, new: Pixels) -> Affine:
+        """Return this map of a result of a size for one of another size over the same area."""
+        if old == new:
             return self
-        down, right = (old / new for old, new in zip(frame.size, size, strict=True))
+        down, right = (before / after for before, after in zip(old, new, strict=True))
         edges = 0.5 * down - 0.5, 0.5 * right - 0.5  # where the first pixel of the result lies
 
         def scaled(line: tuple[Number, Number, Number]) -> tuple[Number, Number, Number]:
@@ -89,9 +92,61 @@ class Affine:
 
         return Affine(scaled(self.rows), scaled(self.columns))
 
+    def cut(self, down: Number, right: Number) -> Affine:
+        """Return this map for the part of its result that begins at a place."""
+
+        def moved(line: tuple[Number, Number, Number]) -> tuple[Number, Number, Number]:
+            return (line[0], line[1], line[0] * down + line[1] * right + line[2])
+
+        return Affine(moved(self.rows), moved(self.columns))
+
     def packed(self, batch: Size) -> Value:
         """Return the maps of a batch [batch, 2, 3], as `ops.affine_sample` takes them."""
         return stacked((*self.rows, *self.columns), batch, (2, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a step sees of an image: scaled, then a window of it, then that scaled.
+
+    Attributes:
+        size: of what is seen; None for that of the window.
+        resize: what the image is scaled to before a window is taken; None for its own size.
+        window: the part that is taken, at a random place; None for all of it.
+    """
+
+    size: Pixels | None = None
+    resize: Pixels | None = None
+    window: Pixels | None = None
+
+    def text(self) -> str:
+        """Return the size of what is seen, such as `24x32`; nothing for that of the data."""
+        size = self.size or self.window or self.resize
+        return f"{size[0]}x{size[1]}" if size else ""
+
+    def result(self, image: Pixels) -> Pixels:
+        """Return the size of what is seen of an image of a size."""
+        return self.size or self.window or self.resize or image
+
+    def scales(self, image: Pixels) -> bool:
+        """Whether pixels are read between those of an image of a size."""
+        whole = self.resize or image
+        return whole != image or self.result(image) != (self.window or whole)
+
+    def of(self, places: Affine, image: Pixels, draw: Draw) -> Affine:
+        """Return the map of what is seen, behind one whose result has the size of the image."""
+        whole = self.resize or image
+        places = places.resized(image, whole)
+        if self.window is not None:
+            free = [a - b for a, b in zip(whole, self.window, strict=True)]
+            places = places.cut(*(whole_number(draw, most) for most in free))
+        return places.resized(self.window or whole, self.result(image))
+
+
+def whole_number(draw: Draw, most: int) -> Value:
+    """Return whole numbers from 0 to `most`, each as likely as another, float32."""
+    drawn = ops.cast(draw(0.0, most + 1.0), int64)
+    return ops.cast(ops.minimum(drawn, most), float32)  # rounding can reach the upper bound
 
 
 def stacked(numbers: Sequence[Number], batch: Size, shape: tuple[int, int]) -> Value:

@@ -220,12 +220,12 @@ COMPILES: dict[str, tuple[type[FrameError], Callable[[], Any], str]] = {
     "kind of seed": (
         InvalidArgumentError,
         lambda: frame.compile(NET, ROWS, seed="a"),  # type: ignore[arg-type]
-        "expected a seed .* received 'a'",
+        "expected seed .* received 'a'",
     ),
     "negative seed": (
         InvalidArgumentError,
         lambda: frame.compile(NET, ROWS, seed=-1),
-        "expected a seed .* received -1",
+        "expected seed .* received -1",
     ),
     "unknown option of jit": (
         InvalidArgumentError,

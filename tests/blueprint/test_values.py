@@ -138,7 +138,7 @@ STYLE = b.BlockStyle
         (lambda: b.block(8), "block: expected block.*received 1 arguments"),
         (lambda: b.block(8, "RESNET_3_3"), "received 'RESNET_3_3'"),
         (lambda: b.cbr(8, 3, 1, 1, eps=2), "cbr: eps"),
-        (lambda: b.cbrp(8, 3, 1, 1, 2, 2, 2), "cbrp: padding must be smaller"),
+        (lambda: b.cbrp(8, 3, 1, 1, 2, 2, 2), "cbrp: pool_padding must be smaller"),
         (lambda: b.gap_fc(0, True), "gap_fc: out_features"),
     ],
 )

@@ -225,7 +225,7 @@ def test_bad_npz_files(tmp_path: Path) -> None:
         (npz(a=np.array([{}], object)), (), "expected numbers"),
         (good, (), r"d\.npz: expected columns with equal numbers of rows"),
         (npz(), (), r"d\.npz: expected at least one column"),
-        (good, "a", "a sequence of names, received the text 'a'"),
+        (good, "a", "columns as a sequence of names, received 'a'"),
     ]
     for data, columns, message in cases:
         with pytest.raises(InvalidArgumentError, match=message):
@@ -250,10 +250,10 @@ def test_rows_of_images_stay_together() -> None:
     [
         ((np.zeros((2, 1, 2, 2)), [0, 1]), r"uint8 of rank 4, received float64\[2, 1, 2, 2\]"),
         ((np.zeros((2, 2, 2), np.uint8), [0, 1]), r"uint8\[2, 2, 2\]"),
-        ((np.zeros((2, 1, 2, 2), np.uint8), [0.0, 1.0]), "an integer label for each of 2"),
+        ((np.zeros((2, 1, 2, 2), np.uint8), [0.0, 1.0]), "labels, an integer for each of 2"),
         ((np.zeros((2, 1, 2, 2), np.uint8), [0]), r"each of 2 image\(s\), .*int64\[1\]"),
         ((np.zeros((0, 1, 2, 2), np.uint8), np.zeros(0, int)), "at least one"),
-        ((np.zeros((2, 1, 2, 2), np.uint8), [0, 3], "abc"), "labels from 0 to 2"),
+        ((np.zeros((2, 1, 2, 2), np.uint8), [0, 3], ("a", "b", "c")), "labels from 0 to 2"),
     ],
 )
 def test_bad_images(arguments, message: str) -> None:

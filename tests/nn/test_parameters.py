@@ -96,14 +96,17 @@ def test_bad_declarations():
     with pytest.raises(InvalidArgumentError, match="fan_in"):
         nn.kaiming_normal(mode="fan")
     for wrong in ("a", True, math.nan):
-        with pytest.raises(InvalidArgumentError, match="nn.full takes a number"):
+        with pytest.raises(InvalidArgumentError, match="nn.full: expected value to be a number"):
             nn.full(wrong)
-    with pytest.raises(InvalidArgumentError, match="nn.normal takes numbers, received 'a'"):
+    with pytest.raises(
+        InvalidArgumentError,
+        match="nn.normal: expected deviation to be a finite number, received 'a'",
+    ):
         nn.normal(0.0, "a")
     for wrong in ("abc", [1, "x"], [[1], [1, 2]]):
         with pytest.raises(InvalidArgumentError, match="nn.inline takes an array of numbers"):
             nn.inline(wrong)
-    with pytest.raises(InvalidArgumentError, match="fan above 0"):
+    with pytest.raises(InvalidArgumentError, match="fan to be an integer"):
         nn.kaiming_uniform(fan=0)
     with pytest.raises(InvalidArgumentError, match="gain >= 0, received 'a'"):
         nn.xavier_normal(gain="a")

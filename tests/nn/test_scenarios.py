@@ -14,12 +14,14 @@ import frame
 from frame import nn, ops
 from frame.compiler.autodiff import build_backward_graph
 from frame.compiler.optimizers import SGD
+from frame.core import config
 from frame.core.dtypes import float16, float32
 from frame.core.errors import InvalidArgumentError
 from frame.data import DataLoader, TensorDataset
 from frame.ir.builder import GraphBuilder, Rewriter
 from frame.ir.graph import TensorType
 from frame.ops.interpreter import interpret
+from frame.runtime import compile_stats
 from frame.train import fit
 
 REACH = 0.5  # weights and data are drawn between -REACH and REACH where nothing else is said
@@ -137,6 +139,22 @@ def test_relu_of_a_product_on_paper():
         lambda x, w: ops.relu(x @ w + 0.5), [frame.spec((2, 3)), frame.spec(w.shape)]
     )
     np.testing.assert_array_equal(found(x, w), np.maximum(x @ w + 0.5, 0))
+
+
+def test_a_hundred_compiles_of_one_graph_are_one_run_of_the_pipeline(tmp_path):
+    """Counted: the first one runs the passes and makes the code, the others ask the cache."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 3), (3, 4)))
+    specs = [frame.spec(x.shape), frame.spec(w.shape)]
+    graph = frame.trace(lambda x, w: ops.relu(x @ w + 0.5), *specs)
+    with config.override(FRAME_CACHE_DIR=str(tmp_path), FRAME_CACHE="1"):
+        start = compile_stats()
+        expected = frame.compile(graph)(x, w)
+        once = compile_stats()
+        assert (once - start).passes > 0 and (once - start).compiled == 1
+        for _ in range(99):
+            np.testing.assert_array_equal(frame.compile(graph)(x, w), expected)
+        assert (compile_stats() - once).row()[:2] == (0, 0)
 
 
 # --- images ---------------------------------------------------------------------------------------

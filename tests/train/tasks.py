@@ -27,7 +27,7 @@ def task(rows: int = 40, epochs: int = 3, batch: int = 8, **options: Any) -> Dee
         .optimizer(AdamW())
         .scheduler(CosineAnnealingLR(base_lr=0.02, warmup=1))
         .total_epochs(epochs)
-        .seed(3)
+        .manual_seed(3)
     )
 
 

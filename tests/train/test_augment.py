@@ -298,7 +298,7 @@ def test_a_task_validates_by_views() -> None:
     training = rows.train_images[:80], rows.train_labels[:80]
     task = digits_task(80).model(net).data(training, (images, labels), batch_size=40)
     task = task.total_epochs(1).augment(ImageAugmentation(mean=(0.3,), std=(0.4,)))
-    plain, seen = task.run(), task.test_time(Views(shift=1)).run()
+    plain, seen = task.run(), task.tta(Views(shift=1)).run()
     assert weights(plain) == weights(seen)
     scores = sum(w * plain.model(np.ascontiguousarray(v)) for w, v in _views(images, True, 1))
     # the views are of normalised images, whose border pixels are repeated as they are
@@ -313,7 +313,7 @@ def test_a_task_validates_by_views() -> None:
     [
         ({"mirror": False}, "mirror or a shift above 0"),
         ({"shift": -1}, "shift to be an integer of at least 0"),
-        ({"mirror": 1}, "mirror to be a bool"),
+        ({"mirror": 1}, "mirror to be True or False"),
         ({"layout": "CHW"}, "layout to be one of"),
     ],
 )

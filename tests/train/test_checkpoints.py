@@ -91,10 +91,10 @@ def test_checkpoints_of_another_task_are_refused(tmp_path: Path) -> None:
     saved = task().checkpoints(tmp_path)
     saved.run()
     with pytest.raises(InvalidArgumentError, match="of another task: their seed is 3, expected 4"):
-        saved.seed(4).run()
+        saved.manual_seed(4).run()
     with pytest.raises(InvalidArgumentError, match="their optimizer is"):
         saved.grad_clip(norm=1.0).run()
-    assert len(saved.seed(4).run(resume=False).epochs) == 3
+    assert len(saved.manual_seed(4).run(resume=False).epochs) == 3
 
 
 RUN = """
@@ -178,7 +178,7 @@ def test_a_failure_names_the_checkpoint_to_go_on_from(tmp_path, kept: bool) -> N
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "frame"])
 def test_the_best_model_is_saved(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"best.{suffix}"
-    history = task().early_stop("val_loss", 9, restore=True).save_best(path).run()
+    history = task().early_stop("val_loss", 9, restore=True).save_best_model(path).run()
     saved = frame.load(path).params if suffix == "frame" else load_weights(path)
     assert set(saved) == set(history.model.params)
     for name, value in history.model.params.items():

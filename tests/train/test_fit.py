@@ -13,6 +13,8 @@ import frame
 from frame import nn
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.data import DataLoader, TensorDataset
+from frame.frontend.catalogue import losses
+from frame.runtime.model import EVALUATE
 from frame.train import (
     SGD,
     EarlyStop,
@@ -74,6 +76,47 @@ def test_batches_count_by_what_their_labels_weigh() -> None:
     record = fit(model, [batches[0], batches[2]], epochs=1, learning_rate=0.0).epochs[0]
     assert record.loss == pytest.approx(expected, rel=1e-6)
     assert math.isnan(evaluate(model, batches[1:2])["loss"])
+
+
+LOSSES = {
+    **{f"{kind} {reduction}": (kind, {"reduction": reduction})
+       for kind in sorted(losses()) for reduction in ("mean", "sum")},
+    "smoothing": ("CrossEntropyLoss", {"label_smoothing": 0.2}),
+    "weights": ("CrossEntropyLoss", {"weight": (1.0, 4.0, 0.25)}),
+    "ignored": ("CrossEntropyLoss", {"ignore_index": 1, "label_smoothing": 0.1}),
+    "all": ("CrossEntropyLoss", {
+        "weight": (1.0, 4.0, 0.25), "ignore_index": 1, "label_smoothing": 0.3}),
+    "summed": ("CrossEntropyLoss", {"reduction": "sum", "weight": (1.0, 4.0, 0.25)}),
+}  # fmt: skip
+"""Every loss of the library by reflection, and the options of the one that has some."""
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_loss_of_an_epoch_is_that_of_all_its_rows(name: str) -> None:
+    """Batches of 9, 9 and 2 rows, in training and in validation; a sum as a mean over rows."""
+    kind, options = LOSSES[name]
+    loss = getattr(nn, kind)(**options)
+    labelled = kind in ("CrossEntropyLoss", "NLLLoss")
+    rng = np.random.default_rng(2)
+    x = rng.uniform(0.1, 0.9, (20, 3)).astype(np.float32)
+    labels = np.arange(20) % 3  # so that no batch is ignored as a whole
+    y = labels if labelled else rng.uniform(0.1, 0.9, (20, 3)).astype(np.float32)
+    target = frame.spec(("batch",), "int64") if labelled else frame.spec(("batch", 3))
+
+    @nn.module(scale=nn.param((3,), nn.ones()))
+    def net(self, x):
+        return x * self.scale
+
+    rows = [frame.spec(("batch", 3))]
+    model = frame.compile(net, rows, loss=loss, targets=[target], optimizer=SGD())
+    batches = [(x[a:b], y[a:b]) for a, b in ((0, 9), (9, 18), (18, 20))]
+    whole = float(model.entry(EVALUATE).run((x, y))[0])
+    expected = whole / 20 if dict(loss.options)["reduction"] == "sum" else whole
+    assert evaluate(model, batches)["loss"] == pytest.approx(expected, rel=1e-5)
+    if name in ("all", "summed"):
+        record = fit(model, batches, epochs=1, learning_rate=0.0, validation=batches).epochs[0]
+        assert record.loss == pytest.approx(expected, rel=1e-5)
+        assert record.validation["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_short_last_batch_is_a_step() -> None:
@@ -303,7 +346,7 @@ def test_an_interrupt_right_after_a_step_is_seen_by_inference(monkeypatch) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 0}, "epochs must be an integer of at least 1, received 0"),
+        ({"epochs": 0}, "epochs to be an integer of at least 1, received 0"),
         ({"epochs": 1.5}, "received 1.5"),
         ({"epochs": True}, "received True"),
         ({"learning_rate": -0.1}, "received -0.1"),
@@ -318,7 +361,7 @@ def test_an_interrupt_right_after_a_step_is_seen_by_inference(monkeypatch) -> No
         ({"loader": [(np.zeros((8, 6), np.float32), np.zeros(8, int), 1)]}, r"received 3 array"),
         ({"loader": [(np.zeros((8, 5), np.float32), np.zeros(8, int))]}, r"received shape \[8, 5"),
         ({"loader": [(np.zeros((8, 6), np.float32), np.zeros(7, int))]}, "batch = 8"),
-        ({"metrics": [3]}, "a metric or a function"),
+        ({"metrics": [3]}, "each a name or a function"),
         ({"metrics": ("accuracy", "accuracy")}, "given twice"),
         ({"validation": []}, "at least one sample"),
     ],

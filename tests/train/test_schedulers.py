@@ -119,7 +119,11 @@ def test_every_rate_is_a_number_up_to_the_base(cls, positions) -> None:
         (StepLR, {"step_size": 0}, "step_size"),
         (MultiStepLR, {}, "milestones to be rising positions"),
         (MultiStepLR, {"milestones": (5, 5)}, "milestones to be rising positions"),
-        (MultiStepLR, {"milestones": (0,)}, "a milestone to be an integer of at least 1"),
+        (
+            MultiStepLR,
+            {"milestones": (0,)},
+            "each of its milestones to be an integer of at least 1",
+        ),
         (ExponentialLR, {"gamma": 0.0}, "gamma"),
         (PolynomialLR, {"power": -1}, "power"),
         (CosineAnnealingLR, {"eta_min": -1e-6}, "eta_min"),

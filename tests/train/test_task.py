@@ -62,12 +62,12 @@ def test_a_task_is_fit_by_another_name() -> None:
 
 def test_a_task_is_a_value() -> None:
     first = task()
-    second = first.total_epochs(9).seed(5)
+    second = first.total_epochs(9).manual_seed(5)
     assert (first.epochs, first.seed_value) == (3, 3) and (second.epochs, second.seed_value) == (
         9,
         5,
     )
-    assert weights(first.run()) == weights(first.run()) != weights(first.seed(4).run())
+    assert weights(first.run()) == weights(first.run()) != weights(first.manual_seed(4).run())
 
 
 def test_the_weights_do_not_depend_on_the_threads() -> None:
@@ -256,7 +256,7 @@ X, Y = classes(12)
         (lambda t: t.data((np.full_like(X, np.nan), Y)), "column 0 of train holds 72 value"),
         (lambda t: t.data((X, Y), (X * np.inf, Y)), "column 0 of validation"),
         (lambda t: t.data((X, Y), (X[:, :2], Y)), r"the same columns.*float32\[6\].*float32\[2\]"),
-        (lambda t: t.data((X, Y), batch_size=0), "batch_size must be an integer of at least 1"),
+        (lambda t: t.data((X, Y), batch_size=0), "batch_size to be an integer of at least 1"),
         (lambda t: t.data((X, Y), batch_size=13, drop_last=True), "12 rows are fewer"),
         (lambda t: t.data((X, Y), targets=2), r"at least one input and 2 target\(s\)"),
         (lambda t: t.data(DataLoader(TensorDataset([X, Y]), 4), batch_size=4), "received both"),
@@ -272,25 +272,25 @@ X, Y = classes(12)
         (lambda t: t.scheduler(0.1), "scheduler: expected a scheduler"),
         (
             lambda t: t.total_epochs(0),
-            "total_epochs: expected an integer .*received 0",
+            "total_epochs: expected epochs to be an integer .*received 0",
         ),
         (lambda t: t.total_epochs(True), "total_epochs"),
         (lambda t: t.validate_every(0), "validate_every"),
         (lambda t: t.early_stop(patience=0), "patience"),
         (lambda t: t.early_stop_by_top1(98), r"a share in \(0, 1\], received 98"),
-        (lambda t: t.stop_at("loss", "low"), "a number as the threshold"),
+        (lambda t: t.stop_at("loss", "low"), "threshold to be a finite number"),
         (lambda t: t.metrics("top1", "top1"), "given twice"),
-        (lambda t: t.seed(-1), "seed: expected an integer of at least 0"),
-        (lambda t: t.grad_clip(value=0.0), "clip_value to be a finite number above 0"),
-        (lambda t: t.grad_clip(norm=float("inf")), "clip_norm"),
-        (lambda t: t.accumulate(0), "accumulate: expected an integer of at least 1"),
+        (lambda t: t.manual_seed(-1), "seed to be an integer of at least 0"),
+        (lambda t: t.grad_clip(0.0), "expected max_abs above 0, received 0.0"),
+        (lambda t: t.grad_clip(norm=float("inf")), "norm to be a finite number"),
+        (lambda t: t.accumulate(0), "accumulate: expected steps to be an integer of at least 1"),
         (lambda t: t.average(0.99), "average: expected Ema"),
         (lambda t: t.average(Ema(decay=1.0)), "decay"),
         (lambda t: t.average(Swa(start=0)), "start"),
         (lambda t: t.freeze(), "patterns of parameter paths"),
-        (lambda t: t.checkpoints("here", keep=0), "checkpoints keep"),
-        (lambda t: t.save_best("best.pt"), "a path that ends in .safetensors"),
-        (lambda t: t.callback(3), "expected a Callback"),
+        (lambda t: t.checkpoints("here", keep=0), "checkpoints: expected keep"),
+        (lambda t: t.save_best_model("best.pt"), "a path that ends in .safetensors"),
+        (lambda t: t.callback(3), "expected callbacks, each a Callback"),
     ],
 )
 def test_arguments_are_checked_at_declaration(declare, expected) -> None:
@@ -328,7 +328,7 @@ def test_unknown_metrics_and_folders_are_not_found() -> None:
     with pytest.raises(NotFoundError, match="no metric 'top9'"):
         task().metrics("top9")
     with pytest.raises(NotFoundError, match="folder"):
-        task().save_best("/nowhere/at/all.safetensors")
+        task().save_best_model("/nowhere/at/all.safetensors")
 
 
 def test_a_class_without_rows_is_a_warning(caplog) -> None:
@@ -346,7 +346,9 @@ def test_labels_of_images_are_checked_before_training() -> None:
     ):
         check_labels(feed, 3)
     with pytest.raises(InvalidArgumentError, match="in validation, received 4"):
-        check_labels(make_feed((np.zeros((3, 1, 2, 2), np.float32), Y[:3]), images, 2, 1, 0, 1), 4)
+        check_labels(
+            make_feed((np.zeros((3, 1, 2, 2), np.float32), Y[:3]), images, 2, True, False, 1), 4
+        )
 
 
 def test_a_freeze_record_is_checked() -> None:

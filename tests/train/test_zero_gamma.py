@@ -80,5 +80,5 @@ def test_the_gains_begin_with_zeros() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="found no residual branch that ends in a norm"):
         task().initializer(Initializer(zero_gamma=True)).compile()
-    with pytest.raises(InvalidArgumentError, match="zero_gamma as a bool"):
+    with pytest.raises(InvalidArgumentError, match="zero_gamma to be True or False"):
         Initializer(zero_gamma=np.ones(1))  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from frame.compiler.optimizers.record import (
 from frame.compiler.optimizers.sgd import decayed
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, float32, float64
-from frame.core.errors import InternalError
+from frame.core.errors import InternalError, settle
 from frame.ir.graph import TensorType, Value
 
 
@@ -50,6 +50,7 @@ class Adam(Optimizer):
     def __post_init__(self) -> None:
         require_fraction(self.name, beta1=self.beta1, beta2=self.beta2)
         require_not_negative(self.name, eps=self.eps, weight_decay=self.weight_decay)
+        settle(self.name, self)
 
     @property
     def counts(self) -> bool:

@@ -18,6 +18,7 @@ from frame.compiler.optimizers.record import (
     require_not_negative,
 )
 from frame.core.dataclass import dataclass
+from frame.core.errors import settle
 from frame.ir.graph import TensorType, Value
 
 _TINY = 1e-12
@@ -52,6 +53,7 @@ class LARS(Optimizer):
         require_fraction(self.name, momentum=self.momentum)
         require_not_negative(self.name, weight_decay=self.weight_decay, eps=self.eps)
         require_not_negative(self.name, trust=self.trust, cap=self.cap)
+        settle(self.name, self)
         plain = self.momentum > 0 or not self.nesterov
         require(plain, self.name, "nesterov to come with a momentum above 0", self.momentum)
 

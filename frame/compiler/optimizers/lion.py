@@ -16,6 +16,7 @@ from frame.compiler.optimizers.record import (
     require_not_negative,
 )
 from frame.core.dataclass import dataclass
+from frame.core.errors import settle
 from frame.ir.graph import TensorType, Value
 
 _MEAN = "mean"
@@ -39,6 +40,7 @@ class Lion(Optimizer):
     def __post_init__(self) -> None:
         require_fraction(self.name, beta1=self.beta1, beta2=self.beta2)
         require_not_negative(self.name, weight_decay=self.weight_decay)
+        settle(self.name, self)
 
     def states(self, parameter: TensorType) -> Mapping[str, TensorType]:
         """Return the momentum."""

@@ -25,12 +25,12 @@ from frame.compiler.optimizers.record import (
 )
 from frame.compiler.optimizers.scaling import LossScale
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, is_number, plain, settle
 from frame.core.shapes import is_count
 from frame.ir.graph import TensorType, Value
 
 
-def checked_patterns(owner: str, patterns: Any) -> tuple[str, ...]:
+def checked_patterns(owner: str, patterns: Any, name: str = "patterns") -> tuple[str, ...]:
     """Return patterns, given as one or several texts, as a tuple.
 
     Raises:
@@ -39,7 +39,7 @@ def checked_patterns(owner: str, patterns: Any) -> tuple[str, ...]:
     found = (patterns,) if isinstance(patterns, str) else patterns
     good = isinstance(found, (tuple, list)) and len(found) > 0
     good = good and all(isinstance(each, str) and each for each in found)
-    require(good, owner, "patterns of parameter paths, such as 'head.*'", patterns)
+    require(good, owner, f"{name} to be patterns of parameter paths, such as 'head.*'", patterns)
     return tuple(found)
 
 
@@ -69,8 +69,9 @@ class ParameterGroup:
         owner = "parameter group"
         object.__setattr__(self, "patterns", checked_patterns(owner, self.patterns))
         require_not_negative(owner, rate=self.rate)
+        settle(owner, self)
         try:
-            options = tuple(sorted(dict(self.options).items()))
+            options = tuple(sorted((k, plain(v)) for k, v in dict(self.options).items()))
         except (TypeError, ValueError):
             raise InvalidArgumentError(
                 f"{owner}: expected options as a mapping from names to numbers, received "
@@ -96,6 +97,7 @@ class Freeze:
     def __post_init__(self) -> None:
         object.__setattr__(self, "patterns", checked_patterns("freeze", self.patterns))
         require_count("freeze", 0, after=self.after)
+        settle("freeze", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Ema:
 
     def __post_init__(self) -> None:
         require_fraction("ema", decay=self.decay)
+        settle("ema", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ class Swa:
 
     def __post_init__(self) -> None:
         require_count("swa", 1, start=self.start, every=self.every)
+        settle("swa", self)
 
 
 Average = Ema | Swa
@@ -142,7 +146,7 @@ def require_count(owner: str, least: int, **options: object) -> None:
     """Check that options are integers of at least `least`."""
     for name, value in options.items():
         require(
-            is_count(value, least, int),
+            is_count(value, least),
             owner,
             f"{name} to be an integer of at least {least}",
             value,
@@ -188,13 +192,13 @@ class Recipe(Optimizer):
         require_count(self.name, 1, accumulate=self.accumulate)
         for limit in ("clip_value", "clip_norm"):
             value = getattr(self, limit)
-            numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-            fits = value is None or (numeric and math.isfinite(value) and value > 0)
+            fits = value is None or (is_number(value) and math.isfinite(value) and value > 0)
             require(fits, self.name, f"{limit} to be a finite number above 0", value)
         low = self.precision == "" or self.precision in LOW
         require(low, self.name, f"precision to be '' or one of {', '.join(LOW)}", self.precision)
         scaling = self.scaling is None or isinstance(self.scaling, LossScale)
         require(scaling, self.name, "scaling to be a LossScale", self.scaling)
+        settle(self.name, self)
         for group in self.groups:
             self._with_options(group)
 

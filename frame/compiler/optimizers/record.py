@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import ClassVar
 
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, is_number
 from frame.ir.graph import TensorType, Value
 
 
@@ -87,12 +87,12 @@ def require(condition: bool, optimizer: str, expected: str, received: object) ->
 def require_not_negative(optimizer: str, **options: float) -> None:
     """Check that options are finite numbers of 0 or more."""
     for name, value in options.items():
-        good = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+        good = is_number(value) and math.isfinite(value) and value >= 0
         require(good, optimizer, f"{name} to be a finite number of 0 or more", value)
 
 
 def require_fraction(optimizer: str, **options: float) -> None:
     """Check that options are numbers from 0 to below 1."""
     for name, value in options.items():
-        good = isinstance(value, (int, float)) and 0 <= value < 1
+        good = is_number(value) and 0 <= value < 1
         require(good, optimizer, f"{name} to be a number from 0 to below 1", value)

@@ -13,7 +13,7 @@ from frame import ops
 from frame.compiler.optimizers.record import require
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32
-from frame.core.shapes import is_count
+from frame.core.errors import is_number, settle, whole
 from frame.ir.graph import Value
 
 _LARGEST = 2.0**120  # a scale times a gradient of 1 is still a float32
@@ -42,12 +42,15 @@ class LossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        numeric = isinstance(self.start, (int, float)) and not isinstance(self.start, bool)
-        power = numeric and 1 <= self.start <= _LARGEST and math.frexp(self.start)[0] == 0.5
+        power = (
+            is_number(self.start)
+            and 1 <= self.start <= _LARGEST
+            and math.frexp(self.start)[0] == 0.5
+        )
         require(power, _OWNER, "start to be a power of two from 1 to 2**120", self.start)
         object.__setattr__(self, "start", float(self.start))
-        count = is_count(self.interval, 1, int)
-        require(count, _OWNER, "interval to be an integer of at least 1", self.interval)
+        whole(_OWNER, "interval", self.interval)
+        settle(_OWNER, self)
 
     def after(self, scale: Value, good: Value, finite: Value) -> tuple[Value, Value]:
         """Return the scale and the number of good updates since it changed, after an update."""

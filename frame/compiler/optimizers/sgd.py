@@ -12,6 +12,7 @@ from typing import ClassVar
 from frame import ops
 from frame.compiler.optimizers.record import Optimizer, RunTime, require, require_not_negative
 from frame.core.dataclass import dataclass
+from frame.core.errors import flag, settle
 from frame.ir.graph import TensorType, Value
 
 _MOMENTUM = "momentum"
@@ -38,6 +39,7 @@ class SGD(Optimizer):
     decoupled: bool = False
 
     def __post_init__(self) -> None:
+        flag(self.name, "nesterov", self.nesterov)
         require_not_negative(self.name, momentum=self.momentum, weight_decay=self.weight_decay)
         require_not_negative(self.name, dampening=self.dampening)
         plain = self.momentum > 0 and self.dampening == 0
@@ -47,6 +49,7 @@ class SGD(Optimizer):
             "nesterov to come with a momentum above 0 and no dampening",
             (self.momentum, self.dampening),
         )
+        settle(self.name, self)
 
     @property
     def counts(self) -> bool:

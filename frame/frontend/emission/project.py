@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from frame._version import __version__
-from frame.core.errors import InvalidArgumentError
+from frame.core.errors import InvalidArgumentError, UnimplementedError
 from frame.frontend.emission import programs, texts
 from frame.frontend.emission.programs import Function, Program, nbytes
 from frame.frontend.plan import SHOWN, TARGET, Plan, rows_of
@@ -80,6 +80,12 @@ class _Project:
             raise InvalidArgumentError(
                 f"rows: expected the batch of training, {self.batches.size}, received {rows}; "
                 "emit inference alone for another"
+            )
+        rule = self.plan.training.resolution
+        if train and rule is not None and len(rule.train) > 1:
+            raise UnimplementedError(
+                f"training.resolution.train: expected one size to emit training, received "
+                f"{len(rule.train)}; emit inference alone, or train with frame train"
             )
         if train and not self.batches.are_even:
             raise InvalidArgumentError(
