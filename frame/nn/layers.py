@@ -49,7 +49,7 @@ def positive(what: str, value: int, least: int = 1, most: int = LARGEST) -> int:
 
 def axis_of(axis: int) -> int:
     """Return an axis, counted from either end, or raise InvalidArgumentError that names it."""
-    if not is_count(axis, -math.inf):
+    if not isinstance(axis, numbers.Integral) or isinstance(axis, bool):
         raise InvalidArgumentError(f"axis must be an integer, got {axis!r}")
     if not -MAX_RANK <= axis < MAX_RANK:
         raise InvalidArgumentError(

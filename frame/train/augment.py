@@ -120,7 +120,7 @@ class ImageAugmentation:
         moves = self.shift or self.flip or self.rotate or self.crop
         if scope.training and (moves or jitter.works or look.window):
             images = self._changed(_draws(scope.counter(), images), images, jitter, look)
-        elif look.size or look.resize:
+        elif look.size:
             images = self._scaled(images, look)
         return self._normalised(images) if self.mean else images
 
@@ -170,9 +170,7 @@ class ImageAugmentation:
         size = look.result(frame.size)
         if not look.scales(frame.size):
             return images
-        through = look.resize or frame.size
-        places = Affine().resized(frame.size, through).resized(through, size)
-        places = places.packed(images.shape[0])
+        places = Affine().resized(frame.size, size).packed(images.shape[0])
         return ops.affine_sample(images, places, layout=self.layout, size=size)
 
     def _steps(self, draw: Draw) -> tuple[Value | None, Value, Value]:

@@ -186,8 +186,8 @@ def check_label_types(feed: Feed) -> None:
         )
 
 
-def check_labels(feed: Feed, classes: int) -> None:
-    """Warn of classes that no training row has.
+def check_labels(feed: Feed, classes: int, ignored: int | None = None) -> None:
+    """Warn of classes that no training row has; `ignored` is a label that stands for none.
 
     Raises:
         InvalidArgumentError: a label is out of range.
@@ -196,7 +196,7 @@ def check_labels(feed: Feed, classes: int) -> None:
     for name, data in splits:
         labels = _labels(data)
         if labels is not None:
-            _check_range(name, labels, classes)
+            _check_range(name, labels, classes, ignored)
     labels = _labels(feed.train)
     if labels is not None:
         missing = sorted(set(range(classes)) - set(np.unique(labels).tolist()))
@@ -212,8 +212,9 @@ def _labels(data: Dataset | None) -> np.ndarray | None:
     return found if isinstance(found, np.ndarray) else None
 
 
-def _check_range(name: str, labels: np.ndarray, classes: int) -> None:
-    bad = np.flatnonzero((labels < 0) | (labels >= classes))
+def _check_range(name: str, labels: np.ndarray, classes: int, ignored: int | None) -> None:
+    wrong = (labels < 0) | (labels >= classes)
+    bad = np.flatnonzero(wrong if ignored is None else wrong & (labels != ignored))
     if bad.size:
         raise InvalidArgumentError(
             f"data: expected labels from 0 to {classes - 1} in {name}, received "

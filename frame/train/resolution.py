@@ -107,6 +107,12 @@ class Resolution:
                     dict(self.train),
                     name,
                 )
+        if self.resizes and not self.crops:
+            raise _wrong(
+                "progressive_crop with it; train_resolution alone scales whole images",
+                self.resizes,
+                "progressive_resize",
+            )
         self._check_windows(inputs, layout)
         for look in dict.fromkeys(self._look(place) for place in range(len(self.train))):
             _build(make(look), inputs, "train", _shown(look.size))

@@ -196,9 +196,12 @@ class DeepLearningTask:
     ) -> DeepLearningTask:
         """In training scale images to `begin`, from the boundary of `train_resolution` on to `end`.
 
-        What the network gets has the size of `train_resolution` all the same: without
-        `progressive_crop` it is scaled from there, which only smooths; with it a window is taken
-        of what was scaled. All of it is one pass.
+        Out of what was scaled `progressive_crop` takes its windows, in one pass; alone it would
+        mean nothing, as the network gets the size of `train_resolution`.
+
+        Raises:
+            InvalidArgumentError: a size is out of range; when it is compiled: there is not one
+                boundary, or no `progressive_crop`.
         """
         return self._resolved(None, resizes=_both("progressive_resize", begin, end))
 
@@ -556,7 +559,7 @@ class DeepLearningTask:
         """
         feed, _, loss = self.checked_feed(), self._checked_model(), self._checked_loss()
         self.checked_scheduler()
-        labelled = loss.kind == "CrossEntropyLoss"
+        labelled = loss.kind in ("CrossEntropyLoss", "NLLLoss")
         if labelled:
             check_label_types(feed)
         inputs, targets = feed.specs()
@@ -577,8 +580,8 @@ class DeepLearningTask:
             passes=None if self.recomputing is None else (self.recomputing,),
         )
         self._check_class_count(model)
-        if labelled and dict(loss.options).get("ignore_index") is None:
-            check_labels(feed, _classes(model))
+        if labelled:
+            check_labels(feed, _classes(model), dict(loss.options).get("ignore_index"))
         return model
 
     def variant(self, model: CompiledModel, look: Look) -> CompiledModel:

@@ -111,7 +111,7 @@ class Look:
 
     Attributes:
         size: of what is seen; None for that of the window.
-        resize: what the image is scaled to before a window is taken; None for its own size.
+        resize: what the image is scaled to before a window is taken of it; None for its own size.
         window: the part that is taken, at a random place; None for all of it.
     """
 

@@ -297,6 +297,8 @@ def test_windows_need_one_boundary_and_room() -> None:
             task.compile()
     with pytest.raises(InvalidArgumentError, match=r"windows of at most 8 x 8 pixels.*\(9, 9\)"):
         base.progressive_crop(4, 9).train_resolution(GROWS).compile()
+    with pytest.raises(InvalidArgumentError, match="progressive_resize: expected progressive_crop"):
+        _task().progressive_resize(5, 6).train_resolution(GROWS).compile()
     with pytest.raises(InvalidArgumentError, match=r"windows of at most 5 x 5 pixels"):
         base.progressive_resize(5, 5).train_resolution(GROWS).compile()
 

@@ -309,6 +309,12 @@ def test_arguments_are_checked_at_declaration(declare, expected) -> None:
         ),
         (lambda: task().data((X, Y), (X, Y - 1)), "in validation, received -1 in row 0"),
         (lambda: task().data((X, Y * 0.5)), "expected integer labels"),
+        (
+            lambda: task().loss(CrossEntropyLoss(ignore_index=-1)).data((X, Y - 2)),
+            "labels from 0 to 2 in train, received -2 in row",
+        ),
+        (lambda: task().loss(nn.NLLLoss()).data((X, Y + 1)), "labels from 0 to 2 in train"),
+        (lambda: task().loss(nn.NLLLoss()).data((X, Y * 0.5)), "expected integer labels"),
         (lambda: task().freeze("body.*"), "no parameter matches the pattern 'body"),
         (lambda: task().freeze("*"), "there is nothing to train"),
         (lambda: task().early_stop("val_top9"), "no value 'val_top9'; they have loss"),
