@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from frame import ops
 from frame.compiler.pass_manager import PassManager
 from frame.compiler.passes.canonicalize import Canonicalize
 from frame.compiler.passes.dead_nodes import DeadNodeElimination
+from frame.compiler.passes.loop_sums import move_sums
 from frame.core.dtypes import float64
-from frame.ir.builder import GraphBuilder
+from frame.ir.builder import GraphBuilder, Rewriter
 from frame.ir.graph import TensorType
 from frame.ops.interpreter import interpret
 from tests.compiler import support
@@ -23,6 +26,10 @@ def collecting(kind, total, h, row, weight):
     return {
         "product": lambda: (total + ops.matmul(h, row, transpose_a=True), h),
         "product of the element": lambda: (total + ops.matmul(row, h, transpose_a=True), h),
+        "product of what is made": lambda: (
+            total + ops.matmul(h * row, row, transpose_a=True),
+            h,
+        ),
         "sum": lambda: (total + ops.sum(ops.unsqueeze(h, 2) * ops.unsqueeze(row, 1), axes=(0,)), h),
         "read by the step": lambda: (
             total + ops.matmul(h, row, transpose_a=True),
@@ -35,7 +42,7 @@ def collecting(kind, total, h, row, weight):
     }[kind]()
 
 
-MOVED = ("product", "product of the element", "sum")
+MOVED = ("product", "product of the element", "product of what is made", "sum")
 KEPT = ("read by the step", "handed on", "with a capture", "scaled", "elementwise")
 
 
@@ -73,5 +80,52 @@ def test_moves(kind, reverse):
         assert "sum" not in inside
     else:
         assert [v.shape for v in scan.results[:2]] == [(ROWS, WIDTH), (WIDTH, WIDTH)]
+    for got, wanted in zip(interpret(after, arrays), interpret(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_operands_far_larger_than_what_steps_read_stay_in_the_body():
+    """Four elements a step would become a stack of 4,096 rows a step."""
+    moved = [_scan_after(rows, STEPS * 64).attributes["carries"] for rows in (4, 1 << 12)]
+    assert moved == [1, 2]
+
+
+def _scan_after(rows: int, steps: int):
+    with GraphBuilder("large") as builder:
+        x = builder.input(TensorType(float64, (steps, 1, WIDTH)))
+        state, weight = (
+            builder.input(TensorType(float64, shape)) for shape in ((rows, WIDTH), (WIDTH, WIDTH))
+        )
+
+        def step(carry, row):
+            h, total = carry
+            made = ops.tanh(h + row)
+            return (made, total + ops.matmul(h, made, transpose_a=True)), None
+
+        carries, _ = ops.scan(step, (state, weight), x)
+        for value in carries:
+            builder.output(value)
+    after = move_sums(builder.finish(), support.context())
+    (scan,) = (node for node in after.nodes if node.op == "scan")
+    return scan
+
+
+@pytest.mark.parametrize("name", ["summand1", "summand2"])
+def test_stacked_outputs_have_names_of_their_own(name):
+    """A body may hand on something of that name already, from a run of the pass before."""
+    graph, arrays = graph_of("product of what is made", False)
+    with Rewriter(graph) as rewriter:
+        for node in graph.nodes:
+            if node.op != "scan":
+                rewriter.copy(node)
+                continue
+            body = node.attributes["body"]
+            names = (*body.output_names[:-1], name)
+            rewriter.retype(node, body=replace(body, output_names=names))
+        named = rewriter.finish()
+    after = move_sums(named, support.context())
+    (scan,) = (node for node in after.nodes if node.op == "scan")
+    names = scan.attributes["body"].output_names
+    assert len(set(names)) == len(names)
     for got, wanted in zip(interpret(after, arrays), interpret(graph, arrays), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-12)

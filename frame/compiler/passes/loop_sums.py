@@ -2,13 +2,15 @@
 
 A carry that only collects what each step adds is what the gradient of a capture is. Where a step
 adds a product over the rows of its batch, a[t].T @ b[t], all steps are one product over steps and
-rows, behind the scan, which hands over a and b. Where it adds a sum over rows, each row collects
-its own, and rows are added up behind the scan. The body then has no place where rows meet: the
-target may run the steps of some rows without waiting for the others.
+rows, behind the scan, which hands over a and b: as long as this is no more than what the steps
+read and write already. Where it adds a sum over rows, each row collects its own, and rows are added
+up behind the scan. The body then has no place where rows meet: the target may run the steps of some
+rows without waiting for the others.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,11 +19,14 @@ from frame import ops
 from frame.compiler.pass_manager import PassContext
 from frame.compiler.passes.bodies import begin, byte_count, rewrite_scans
 from frame.core.dataclass import dataclass
+from frame.core.shapes import Size
 from frame.ir.builder import Rewriter
 from frame.ir.graph import Graph, GraphInput, Node, Role, TensorType, Value
 from frame.ops.registry import create_node
 
 _BYTES = 1 << 20  # of the sums of all rows at most
+_SPARE = 1 << 20  # bytes of stacked operands of products that any scan may have more
+_SYMBOLIC = 64  # what a symbolic size counts as
 
 
 def move_sums(graph: Graph, context: PassContext) -> Graph:
@@ -44,6 +49,41 @@ class _Sum:
 
 def _collected(scan: Node, body: Graph) -> list[_Sum]:
     """Return the carries of a scan that collect products or sums over rows, and do nothing else."""
+    found = _candidates(scan, body)
+    sums = [each for each in found if not _is_stacked(each)]
+    return [*sums, *_affordable(scan, body, [each for each in found if _is_stacked(each)])]
+
+
+def _affordable(scan: Node, body: Graph, products: Sequence[_Sum]) -> list[_Sum]:
+    """Return the products whose operands of all steps take no more than the stacks of the scan.
+
+    These are its elements and what its steps hand on: gradients read as much from steps before.
+    """
+    stacked = {entry.value for entry in body.inputs if entry.role is Role.ELEMENT}
+    stacked.update(body.outputs[scan.attributes["carries"] :])
+    steps = max(1, _about(scan.attributes["length"]))
+    left = max(_SPARE // steps, sum(map(_bytes_of, stacked)))
+    found = []
+    for each in products:
+        new = {v for v in each.node.operands if v not in stacked}
+        size = sum(map(_bytes_of, new))
+        if size <= left:
+            found.append(each)
+            stacked |= new
+            left -= size
+    return found
+
+
+def _about(size: Size) -> int:
+    return size if isinstance(size, int) else _SYMBOLIC
+
+
+def _bytes_of(value: Value) -> int:
+    return math.prod(map(_about, value.shape)) * value.dtype.itemsize
+
+
+def _candidates(scan: Node, body: Graph) -> list[_Sum]:
+    """Return the carries that collect products or sums over rows, whatever they take."""
     reads = Counter(v for node in body.nodes for v in node.operands)
     reads.update(body.outputs)
     found = []
@@ -148,7 +188,7 @@ def _without(body: Graph, sums: Mapping[int, _Sum], count: int) -> _Without:
         places: dict[Value, int] = {}
         for value in stacked:
             if value not in over and inner[value] not in stacks:
-                names.append(f"summand{len(stacks)}")
+                names.append(_free_name(names))
                 stacks.append(inner[value])
             if value not in over:
                 places[value] = stacks.index(inner[value])
@@ -161,6 +201,14 @@ def _without(body: Graph, sums: Mapping[int, _Sum], count: int) -> _Without:
         output_names=tuple(names),
     )
     return _Without(graph, kept, over, places)
+
+
+def _free_name(names: Sequence[str]) -> str:
+    """Return a name for one more output: a scan may have some of a run of this pass before."""
+    number = len(names)
+    while (name := f"summand{number}") in names:
+        number += 1
+    return name
 
 
 def _is_stacked(each: _Sum) -> bool:
