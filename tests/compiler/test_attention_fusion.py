@@ -107,3 +107,12 @@ def test_a_model_of_attention_agrees_with_numpy():
     mixed = (weights / weights.sum(-1, keepdims=True)) @ v
     expected = project("o", mixed.transpose(0, 2, 1, 3).reshape(2, 18, 12))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sums_of_values_near_the_largest_float_stay_finite():
+    model = frame.compile(attend, [frame.spec(shape) for shape in ((16, 8), (20, 8), (20, 4))])
+    assert "for panel of keys" in model.source()["loop"]
+    random = np.random.default_rng(4)
+    q, k = (random.standard_normal((n, 8)).astype(np.float32) for n in (16, 20))
+    found = model(q, k, np.full((20, 4), 3e38, np.float32))
+    np.testing.assert_allclose(found, np.full((16, 4), 3e38), rtol=1e-5)

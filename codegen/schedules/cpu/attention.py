@@ -8,8 +8,9 @@
         for row of the tile
           vector for key                    scale, mask ...; the largest
           vector for key                    weight = exp(score - largest); the sum of the weights
+          vector for key                    weight *= 1 / sum
         for panel of v                      micro-kernel: sums = weights @ v
-        for row of the tile, vector         y = sums / sum of the weights
+        for row of the tile, vector         y = sums
 
 Long k and v are packed by a kernel before, into a workspace.
 """
@@ -309,11 +310,11 @@ class _Attention:
     def allocate(self, body: b.Body) -> _Memory:
         """Return the local memory of a tile."""
         plan = self.plan
-        sizes = (plan.features, plan.key_panels * plan.width, plan.value_panels * plan.width, 1)
+        sizes = (plan.features, plan.key_panels * plan.width, plan.value_panels * plan.width)
         return _Memory(
             *(
                 body.alloc(name, plan.dtype, (plan.height, size), Scope.LOCAL)
-                for name, size in zip(("q", "scores", "sums", "totals"), sizes, strict=True)
+                for name, size in zip(("q", "scores", "sums"), sizes, strict=True)
             )
         )
 
@@ -380,7 +381,10 @@ class _Attention:
     def write_softmax(
         self, body: b.Body, batch: Index, row: tuple[Expr, Expr], memory: _Memory
     ) -> None:
-        """Turn a row of scores into weights, and keep their sum; `row` counts in q, in the tile."""
+        """Turn a row of scores into weights; `row` counts in q, in the tile.
+
+        They are divided by their sum here, not the result: sums of v can't leave the range of v.
+        """
         soft, (query, line), scores = self.plan.softmax, row, memory.scores
         keys = b.index(self.plan.keys)
         lowest = b.const(-float("inf"), self.plan.dtype)
@@ -400,7 +404,10 @@ class _Attention:
             folding.next = [b.add(folding.values[0], weight)]
         pair = (soft.total, soft.division)
         total = self.guarded(body, batch, query, pair, folding.results[0])
-        body.store(memory.totals, [line, b.index(0)], total)
+        share = body.let("share", b.div(b.const(1.0, self.plan.dtype), total))
+        with body.loop(keys, "k", LoopKind.VECTOR) as k:
+            weight = b.load(scores, [line, k])
+            body.store(scores, [line, k], b.mul(weight, b.broadcast(share, weight.type.lanes)))
 
     def guarded(
         self, body: b.Body, batch: Index, query: Expr, nodes: tuple[Node, Node], result: Expr
@@ -416,14 +423,12 @@ class _Attention:
     ) -> None:
         """Write a row of the result, across the transpose that follows it if there is one."""
         query, line = row
-        total = body.let("total", b.load(memory.totals, [line, b.index(0)]))
         (output,) = self.group.body.outputs
         with body.loop(b.index(self.plan.values), "j", LoopKind.VECTOR) as j:
             index: Index = (*batch, query, j)
             if output.node is not None and output.node.op == "transpose":
                 index = tuple(index[axis] for axis in output.node.attributes["permutation"])
-            value = b.div(b.load(memory.sums, [line, j]), total)
-            Reader(self.group, body).store(0, index, value)
+            Reader(self.group, body).store(0, index, b.load(memory.sums, [line, j]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,4 +438,3 @@ class _Memory:
     q: Buffer
     scores: Buffer
     sums: Buffer
-    totals: Buffer
