@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import sys
 import weakref
@@ -14,6 +13,7 @@ import numpy as np
 from frame.backends.cpu.pool import get_pool
 from frame.core.dataclass import dataclass
 from frame.core.errors import OutOfMemoryError
+from frame.hal.host import block
 
 FFI = _cffi_backend.FFI()
 _CONTEXT_WORDS = 12  # the last two belong to gates
@@ -77,14 +77,12 @@ class Frame:
         if size <= self.size:
             return
         try:
-            self.arena = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.arena = block(size)
         except (OSError, ValueError, OverflowError) as error:
             raise OutOfMemoryError(
                 f"the run needs {size} bytes for intermediate values and could not get them: "
                 f"{error}; use a smaller batch"
             ) from error
-        with contextlib.suppress(OSError, AttributeError):
-            self.arena.madvise(mmap.MADV_HUGEPAGE)
         self.size = size
         self.context[4] = address_of(FFI.from_buffer(self.arena))
 

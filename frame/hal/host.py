@@ -2,10 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
+import mmap
+from collections.abc import Sequence
+
 import numpy as np
 
 from frame.core.devices import Device
 from frame.core.errors import OutOfMemoryError
+from frame.ir.graph import TensorType
+
+_HUGE_PAGE = 1 << 21  # bytes, on most processors; nothing depends on it but speed
+_LINE = 64  # bytes of a line of the caches
+
+
+def block(size: int) -> mmap.mmap:
+    """Return fresh memory in huge pages, where the system has them: fewer addresses to translate.
+
+    Linux aligns whole huge pages only.
+
+    Raises:
+        OSError, ValueError, OverflowError: there is no such memory.
+    """
+    if size >= _HUGE_PAGE:
+        size = -(-size // _HUGE_PAGE) * _HUGE_PAGE
+    private = getattr(mmap, "MAP_PRIVATE", None)
+    if private is None:
+        return mmap.mmap(-1, size)
+    made = mmap.mmap(-1, size, flags=private | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError, AttributeError):
+        made.madvise(mmap.MADV_HUGEPAGE)
+    return made
+
+
+def arrays_together(types: Sequence[TensorType]) -> list[np.ndarray]:
+    """Return fresh arrays for what is stored of types of known shape, side by side in one block.
+
+    Each begins with a line of the caches. Raises OutOfMemoryError.
+    """
+    sizes = [math.prod(t.storage_shape) * t.dtype.itemsize for t in types]  # type: ignore[arg-type]
+    *starts, total = itertools.accumulate((-(-s // _LINE) * _LINE for s in sizes), initial=0)
+    try:
+        memory = block(max(total, 1))
+    except (OSError, ValueError, OverflowError) as error:
+        raise OutOfMemoryError(f"could not allocate {total} bytes of host memory") from error
+    return [
+        np.frombuffer(memory, np.uint8, size, start).view(t.dtype.numpy).reshape(t.storage_shape)
+        for t, size, start in zip(types, sizes, starts, strict=True)
+    ]
 
 
 class HostAllocator:

@@ -14,6 +14,7 @@ from frame.core.dtypes import dtype
 from frame.core.errors import BadIndexError, InvalidArgumentError
 from frame.core.forks import cached_property
 from frame.core.tensors import HostStorage, Tensor, from_numpy, over_result
+from frame.hal.host import arrays_together
 from frame.hal.interfaces import KernelTime, Port, Signature
 from frame.hal.ports import require_array, require_shape
 from frame.ir.graph import Location, Role
@@ -395,11 +396,19 @@ class Entry:
         with self._lock:
             program = self.loaded.load
             made = program.run(
-                [self._state(port.name, arrays, program) for port in program.signature.inputs]
+                [self._state(port.name, arrays, program) for port in program.signature.inputs],
+                _memory_of_results(program.signature),
             )
             results = tuple(np.asarray(made[index]) for index in self.loaded.manifest.derived)
             self._derived = (arrays, version, results)
             return results
+
+
+def _memory_of_results(signature: Signature) -> list[np.ndarray] | None:
+    """Return arrays for the results of a load program, which every call reads: in huge pages."""
+    types = [port.type for port in signature.outputs]
+    known = all(isinstance(size, int) for type_ in types for size in type_.shape)
+    return arrays_together(types) if known else None
 
 
 def _all_arrays(values: Sequence[Any]) -> bool:

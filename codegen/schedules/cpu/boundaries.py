@@ -141,6 +141,10 @@ def _vectors(cases: Cases, target: TargetDescription) -> None:
         cases.outputs(ops.matmul(x, cases.input((n, k)), transpose_b=True))
         cases.outputs(ops.matmul(cases.input((n, k)), cases.input((k,))))
         cases.outputs(ops.matmul(cases.input((k, n)), column, transpose_a=True))
+    wide = target.l1 // 8 + lanes + 3
+    for k, n in ((target.l2 // 256 + 5, 8 * lanes + 3), (target.l2 // (4 * wide) + 9, wide)):
+        y = ops.matmul(cases.input((1, k)), cases.input((k, n)))  # cut along the inner axis
+        cases.outputs(ops.relu(y + cases.input((n,))))
 
 
 def _epilogues(cases: Cases) -> None:

@@ -71,8 +71,10 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
 def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
     """Return the bytes of a copied left operand, and of a packed right one."""
     made = product_of(body)
-    if not made.dtype.is_float or gemm_vector.applies(made):
+    if not made.dtype.is_float:
         return ()
+    if gemm_vector.applies(made):
+        return gemm_vector.workspaces(made, target)
     return make_plan(made, target).workspaces()
 
 

@@ -6,6 +6,12 @@ Across, where the matrix is contiguous along the result:
       for p in depth, by 8
         vector for j in block            sum[j] += x[p] * matrix[p, j] + ... + x[p + 7] * ...
 
+A large matrix is cut along the inner axis instead, so that each chunk reads one run of memory:
+
+    parallel chunk                       a part of the inner axis, and a wide block of the result
+      the same, into a workspace
+    parallel chunk                       a block of the result: the sums of all parts, in order
+
 Along, where the matrix is contiguous along the inner axis:
 
     parallel chunk                       some elements of the result
@@ -15,7 +21,9 @@ Along, where the matrix is contiguous along the inner axis:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope, Type
@@ -26,9 +34,11 @@ from frame.codegen.schedules.cpu.gemm_micro import multiply_add
 from frame.codegen.schedules.cpu.gemm_operand import Product, element
 from frame.codegen.schedules.cpu.gemm_plan import runs_across_depth, runs_along_depth
 from frame.codegen.schedules.group import Group, Index, KernelCall
-from frame.codegen.schedules.sizes import static
+from frame.codegen.schedules.sizes import product, static
 from frame.core import config
 from frame.core.dataclass import dataclass
+from frame.core.shapes import Size
+from frame.core.targets import TargetDescription
 from frame.ir.graph import ROW_MAJOR
 
 NOTE = __doc__.split("\n\n", 1)[1]
@@ -36,6 +46,7 @@ _NARROWEST, _WIDEST = 512, 2048  # elements of the result that one chunk compute
 _CHUNKS = 4  # how many chunks are enough to read at the speed of memory
 _CHUNK = 1 << 15  # elements of the matrix that a chunk should read at least
 _ROWS = 8  # rows of the matrix that one sweep over a block adds
+_MOST_PARTS, _PART_ROWS = 8, 4  # of the inner axis, and rows that one sweep of a part adds
 _TOGETHER, _PARTIAL = 4, 2  # dot products at a time, and vectors of partial sums of each
 
 
@@ -50,18 +61,70 @@ def applies(made: Product) -> bool:
 
 
 def lower(group: Group, made: Product) -> tuple[KernelCall, ...]:
-    """Return the one kernel of a product with a vector."""
-    return (_VectorProduct(group, made).write(),)
+    """Return the kernels of a product with a vector."""
+    parts = _parts(made, group.target)
+    if parts < 2:
+        return (_VectorProduct(group, made).write(),)
+    (memory,) = group.workspaces
+    shape = (parts, group.extent(_length(made)))
+    group = group.with_buffers(
+        workspaces=(Buffer(memory.name, made.dtype, shape, (), Scope.WORKSPACE),)
+    )
+    return (
+        _VectorProduct(group, made).write_parts(parts),
+        _VectorProduct(group, made).add_parts(parts),
+    )
+
+
+def workspaces(made: Product, target: TargetDescription) -> tuple[Size, ...]:
+    """Return the bytes of the sums of all parts of a large matrix."""
+    parts = _parts(made, target)
+    return (parts * _length(made) * made.dtype.itemsize,) if parts > 1 else ()
+
+
+def _length(made: Product) -> Size:
+    return made.columns if made.rows == 1 else made.rows
+
+
+def _parts(made: Product, target: TargetDescription) -> int:
+    """Return into how many parts of the inner axis a product is cut.
+
+    It is where the matrix does not fit the second-level cache.
+    """
+    matrix, length, depth = made.right if made.rows == 1 else made.left, _length(made), made.depth
+    known = isinstance(length, int) and isinstance(depth, int) and product(made.batch) == 1
+    if not known or not runs_across_depth(matrix):
+        return 1
+    size = length * depth * made.dtype.itemsize  # type: ignore[operator]
+    if config.get("FRAME_GRAIN"):
+        return 2 if depth > _ROWS else 1  # type: ignore[operator]
+    second = target.l2 or target.l1
+    if size <= second:
+        return 1
+    rows = depth // _ROWS  # type: ignore[operator]
+    return max(1, min(_MOST_PARTS, rows, max(_CHUNKS, size // (8 * second))))
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The part of the result that a chunk computes."""
+    """The part of the result that a chunk computes; the sum at j is `sums[*prefix, origin + j]`."""
 
     batch: Index
     start: Expr
     count: Expr
     sums: Buffer
+    prefix: Index = ()
+    origin: Expr | None = None
+
+    def place(self, j: Expr) -> list[Expr]:
+        """Return the index of the sum at j, or at a vector of them."""
+        if self.origin is None:
+            return [*self.prefix, j]
+        return [*self.prefix, b.add(j, b.broadcast(self.origin, j.type.lanes))]
+
+
+def _sum_of(block: _Block, j: Expr) -> Expr:
+    return b.load(block.sums, block.place(j))
 
 
 class _VectorProduct:
@@ -72,7 +135,7 @@ class _VectorProduct:
         self.is_row = made.rows == 1
         self.matrix = made.right if self.is_row else made.left
         self.is_across = runs_across_depth(self.matrix)
-        self.length = group.extent(made.columns if self.is_row else made.rows)
+        self.length = group.extent(_length(made))
         self.depth = group.extent(made.depth)
         self.lanes = group.target.lanes(made.dtype)
         self.body = b.Body()
@@ -95,15 +158,56 @@ class _VectorProduct:
             sums = body.alloc("sums", made.dtype, (size,), Scope.LOCAL)
             block = _Block(tuple(batch), start, count, sums)
             if self.is_across:
-                self.write_across(block)
+                self.write_across(block, b.index(0), self.depth, _ROWS)
             else:
                 self.write_along(block)
-            self.write_outputs(block)
+            self.write_outputs(block, functools.partial(_sum_of, block))
         return group.call("", body.block(), chunks, NOTE)
+
+    def write_parts(self, parts: int) -> KernelCall:
+        """Return the call of the kernel that adds up each part of the inner axis for itself."""
+        body, (memory,), size = self.body, self.group.workspaces, self.broad()
+        rows = -(-int(self.made.depth) // parts // _ROWS) * _ROWS  # type: ignore[call-overload]
+        blocks = b.ceil_div(self.length, size)
+        chunks = b.mul(blocks, parts)
+        with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+            position, part = (body.let("at", i) for i in unflatten(chunk, [blocks, b.index(parts)]))
+            start = body.let("start", b.mul(position, size))
+            count = body.let("count", remaining(self.length, start, b.index(size)))
+            first = body.let("first", b.min_(b.mul(part, rows), self.depth))
+            extent = body.let("extent", remaining(self.depth, first, b.index(rows)))
+            batch = tuple(b.index(0) for _ in self.made.batch)
+            block = _Block(batch, start, count, memory, (part,), start)
+            self.write_across(block, first, extent, _PART_ROWS)
+        return self.group.call("parts", body.block(), chunks, NOTE)
+
+    def add_parts(self, parts: int) -> KernelCall:
+        """Return the call of the kernel that adds the sums of all parts."""
+        body, (memory,), size = self.body, self.group.workspaces, self.block_size()
+        chunks = b.ceil_div(self.length, size)
+        with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
+            start = body.let("start", b.mul(chunk, size))
+            count = body.let("count", remaining(self.length, start, b.index(size)))
+            block = _Block(tuple(b.index(0) for _ in self.made.batch), start, count, memory)
+
+            every = [replace(block, prefix=(b.index(part),), origin=start) for part in range(parts)]
+
+            def total(j: Expr, every: Sequence[_Block] = every) -> Expr:
+                return functools.reduce(b.add, [_sum_of(part, j) for part in every])
+
+            self.write_outputs(block, total)
+        return self.group.call("", body.block(), chunks, "sums of all parts")
+
+    def broad(self) -> int:
+        """Return how many elements of the result a chunk of a part sums up."""
+        if config.get("FRAME_GRAIN"):
+            return 4 * self.lanes
+        most = self.group.target.l1 // 2 // self.made.dtype.itemsize
+        return max(1, min(most, static(_length(self.made), most)))
 
     def block_size(self) -> int:
         """Return how many elements of the result a chunk computes."""
-        length = static(self.made.columns if self.is_row else self.made.rows, 1 << 10)
+        length = static(_length(self.made), 1 << 10)
         if config.get("FRAME_GRAIN"):
             size = 4 * self.lanes
         elif self.is_across:
@@ -136,23 +240,23 @@ class _VectorProduct:
 
     # --- across ----------------------------------------------------------------------------------
 
-    def write_across(self, block: _Block) -> None:
-        """Add rows of the matrix to the sums."""
+    def write_across(self, block: _Block, start: Expr, extent: Expr, rows: int) -> None:
+        """Add `extent` rows of the matrix to the sums, `rows` of them in one sweep."""
         zero = b.const(0.0, self.made.dtype)
         self.for_columns(block, lambda j: b.broadcast(zero, j.type.lanes))
-        groups = b.div(self.depth, _ROWS)
+        groups = b.div(extent, rows)
         with self.body.loop(groups, "p") as p:
-            self.add_rows(block, b.mul(p, _ROWS), _ROWS)
-        done = b.mul(groups, _ROWS)
-        with self.body.loop(b.sub(self.depth, done), "p") as p:
-            self.add_rows(block, b.add(done, p), 1)
+            self.add_rows(block, b.add(start, b.mul(p, rows)), rows)
+        done = b.mul(groups, rows)
+        with self.body.loop(b.sub(extent, done), "p") as p:
+            self.add_rows(block, b.add(start, b.add(done, p)), 1)
 
     def add_rows(self, block: _Block, first: Expr, count: int) -> None:
         rows = [self.body.let("p", b.add(first, r)) for r in range(count)]
         factors = [self.body.let("x", self.factor(block, row)) for row in rows]
 
         def following(j: Expr) -> Expr:
-            total: Expr = b.load(block.sums, [j])
+            total = _sum_of(block, j)
             for row, factor in zip(rows, factors, strict=True):
                 entry = self.entry(block, row, j)
                 total = self.plus(b.broadcast(factor, j.type.lanes), entry, total)
@@ -169,12 +273,12 @@ class _VectorProduct:
         full = b.div(block.count, lanes)
         with body.loop(full, "j") as j:
             place = b.ramp(b.mul(j, lanes), lanes)
-            body.store(block.sums, [place], value(place))
+            body.store(block.sums, block.place(place), value(place))
         done = b.mul(full, lanes)
         if b.constant_value(b.sub(block.count, done)) != 0:
             with body.loop(b.sub(block.count, done), "j") as j:
                 place = b.add(done, j)
-                body.store(block.sums, [place], value(place))
+                body.store(block.sums, block.place(place), value(place))
 
     # --- along -----------------------------------------------------------------------------------
 
@@ -233,7 +337,8 @@ class _VectorProduct:
 
     # --- outputs ---------------------------------------------------------------------------------
 
-    def write_outputs(self, block: _Block) -> None:
+    def write_outputs(self, block: _Block, sums: Callable[[Expr], Expr]) -> None:
+        """Write the epilogue of a block, whose sums `sums` gives."""
         made = self.made
 
         def index(j: Expr) -> Index:
@@ -250,5 +355,5 @@ class _VectorProduct:
             made.node.results[0],
             Columns(block.start, block.count, lanes),
             index,
-            lambda j: b.load(block.sums, [j]),
+            sums,
         )
