@@ -42,15 +42,16 @@ def arrays_together(types: Sequence[TensorType]) -> list[np.ndarray]:
 
     Each begins with a line of the caches. Raises OutOfMemoryError.
     """
-    sizes = [math.prod(t.storage_shape) * t.dtype.itemsize for t in types]  # type: ignore[arg-type]
+    shapes = [tuple(map(int, t.storage_shape)) for t in types]  # type: ignore[arg-type]
+    sizes = [math.prod(s) * t.dtype.itemsize for s, t in zip(shapes, types, strict=True)]
     *starts, total = itertools.accumulate((-(-s // _LINE) * _LINE for s in sizes), initial=0)
     try:
         memory = block(max(total, 1))
     except (OSError, ValueError, OverflowError) as error:
         raise OutOfMemoryError(f"could not allocate {total} bytes of host memory") from error
     return [
-        np.frombuffer(memory, np.uint8, size, start).view(t.dtype.numpy).reshape(t.storage_shape)
-        for t, size, start in zip(types, sizes, starts, strict=True)
+        np.frombuffer(memory, np.uint8, size, start).view(t.dtype.numpy).reshape(shape)
+        for t, shape, size, start in zip(types, shapes, sizes, starts, strict=True)
     ]
 
 

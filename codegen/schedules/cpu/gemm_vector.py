@@ -92,17 +92,16 @@ def _parts(made: Product, target: TargetDescription) -> int:
     It is where the matrix does not fit the second-level cache.
     """
     matrix, length, depth = made.right if made.rows == 1 else made.left, _length(made), made.depth
-    known = isinstance(length, int) and isinstance(depth, int) and product(made.batch) == 1
-    if not known or not runs_across_depth(matrix):
+    if not isinstance(length, int) or not isinstance(depth, int):
         return 1
-    size = length * depth * made.dtype.itemsize  # type: ignore[operator]
+    if product(made.batch) != 1 or not runs_across_depth(matrix):
+        return 1
     if config.get("FRAME_GRAIN"):
-        return 2 if depth > _ROWS else 1  # type: ignore[operator]
-    second = target.l2 or target.l1
+        return 2 if depth > _ROWS else 1
+    size, second = length * depth * made.dtype.itemsize, target.l2 or target.l1
     if size <= second:
         return 1
-    rows = depth // _ROWS  # type: ignore[operator]
-    return max(1, min(_MOST_PARTS, rows, max(_CHUNKS, size // (8 * second))))
+    return max(1, min(_MOST_PARTS, depth // _ROWS, max(_CHUNKS, size // (8 * second))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,7 @@ class _VectorProduct:
     def write_parts(self, parts: int) -> KernelCall:
         """Return the call of the kernel that adds up each part of the inner axis for itself."""
         body, (memory,), size = self.body, self.group.workspaces, self.broad()
-        rows = -(-int(self.made.depth) // parts // _ROWS) * _ROWS  # type: ignore[call-overload]
+        rows = -(-static(self.made.depth, parts) // parts // _ROWS) * _ROWS
         blocks = b.ceil_div(self.length, size)
         chunks = b.mul(blocks, parts)
         with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
@@ -189,7 +188,6 @@ class _VectorProduct:
             start = body.let("start", b.mul(chunk, size))
             count = body.let("count", remaining(self.length, start, b.index(size)))
             block = _Block(tuple(b.index(0) for _ in self.made.batch), start, count, memory)
-
             every = [replace(block, prefix=(b.index(part),), origin=start) for part in range(parts)]
 
             def total(j: Expr, every: Sequence[_Block] = every) -> Expr:

@@ -59,23 +59,20 @@ def packed_plan_of(
 
 
 def test_rows_of_a_deep_pass_and_a_panel_are_translated_at_once() -> None:
-    plan = packed_plan_of(1024, 1024, 1024)
-    assert plan.is_single_pass and not plan.copy_left
+    plan = packed_plan_of(1024, 256, 1024)
+    assert plan.is_single_pass and not plan.copy_left and not plan.keeps_panels
     panel = plan.depth * plan.columns * float32.itemsize
-    rows = plan.tiles * plan.rows * 2  # of the left operand and of the result, a page each
-    assert panel // PAGE + rows <= TRANSLATED
-
-
-def test_a_deep_pass_of_short_rows_takes_more_tiles() -> None:
-    assert packed_plan_of(1024, 512, 128).tiles > packed_plan_of(1024, 1024, 1024).tiles
+    left = plan.tiles * plan.rows * plan.depth * float32.itemsize
+    assert (panel + left) // PAGE + plan.tiles * plan.rows <= TRANSLATED  # a page a row of it
 
 
 def test_wide_panels_still_meet_some_tiles() -> None:
     wide = replace(named_target("x86-64-v3,+avx512f,+avx512bw,+avx512dq,+avx512vl"), l2=1 << 21)
-    assert packed_plan_of(4096, 1024, 4096, wide).tiles >= 4
+    plan = make_plan(product_of(matmul(4096, 2048, 4096)), wide)
+    assert plan.source is Source.SHARED and plan.is_single_pass and plan.tiles >= 4
 
 
-@pytest.mark.parametrize("size", [512, 1000, 1024])
+@pytest.mark.parametrize("size", [512, 1000, 1024, 2048])
 def test_a_chunk_packs_what_it_keeps_in_the_second_level_cache(size: int) -> None:
     plan = plan_of(size, size, size)
     assert plan.source is Source.CHUNK and plan.keeps_panels and not plan.workspaces()
@@ -85,10 +82,19 @@ def test_a_chunk_packs_what_it_keeps_in_the_second_level_cache(size: int) -> Non
     assert plan.panels >= 2 and plan.tiles * plan.rows >= 256
 
 
-def test_few_rows_meet_kept_panels_of_packed_weights() -> None:
-    few, many = packed_plan_of(128, 784, 1024), packed_plan_of(1024, 784, 1024)
-    assert few.keeps_panels and few.is_single_pass and not few.copy_left
-    assert not many.keeps_panels
+def test_panels_of_packed_weights_are_kept_for_few_rows_or_where_they_are_deep() -> None:
+    for rows, depth in ((128, 784), (128, 256), (1024, 784), (2048, 2048)):
+        plan = packed_plan_of(rows, depth, 1024)
+        assert plan.keeps_panels and plan.is_single_pass and not plan.copy_left
+    assert not packed_plan_of(1024, 256, 1024).keeps_panels  # one stays in the first-level cache
+
+
+def test_chunks_of_packed_weights_are_as_large_as_each_other_and_about_square() -> None:
+    plan = packed_plan_of(128, 1024, 256)
+    tiles, panels = 22, 16  # in all
+    assert tiles % plan.tiles == panels % plan.panels == 0
+    assert tiles // plan.tiles > 1 and plan.panels > 1
+    assert tiles // plan.tiles * panels // plan.panels >= 16
 
 
 def test_a_small_right_operand_is_read_in_place() -> None:
