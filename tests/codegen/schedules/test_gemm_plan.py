@@ -141,3 +141,21 @@ def test_a_shallow_product_is_right(columns: int) -> None:
         *(frame.spec(a.shape) for a in (x, y)),
     )
     assert np.array_equal(frame.compile(layer)(x, y), np.maximum(x @ weight, 0) + y)
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+def test_a_large_matrix_is_read_in_runs_by_parts_of_the_inner_axis(is_row: bool) -> None:
+    generator = np.random.default_rng(7)
+    depth, length = 1037, 259
+    vector = generator.integers(-8, 9, (1, depth)).astype(np.float32)
+    matrix = generator.integers(-8, 9, (depth, length)).astype(np.float32)
+    bias = generator.integers(-8, 9, (length,)).astype(np.float32)
+
+    def layer(x, w, c):
+        y = ops.matmul(x, w) if is_row else ops.matmul(w, x, transpose_a=True, transpose_b=True)
+        return ops.relu(ops.reshape(y, (length,)) + c)
+
+    model = frame.compile(layer, [frame.spec(a.shape) for a in (vector, matrix, bias)])
+    assert "parts" in model.source()["loop"]
+    expected = np.maximum((vector @ matrix)[0] + bias, 0)  # small integers: every sum is exact
+    assert np.array_equal(model(vector, matrix, bias), expected)
