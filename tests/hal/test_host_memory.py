@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from frame.core.dtypes import bfloat16, bool_, float32, int64
