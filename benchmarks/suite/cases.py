@@ -237,8 +237,8 @@ def tokens_network(options: Mapping[str, int], batch: int, length: int, words: i
 
 
 def lstm(length: int, batch: int, width: int) -> Declaration:
-    """An LSTM as wide as its input."""
-    return Declaration(networks.lstm(width, width), normal((length, batch, width)), idiom="lstm")
+    """An LSTM as wide as its input [batch, length, width]."""
+    return Declaration(nn.LSTM(width, width), normal((batch, length, width)), idiom="lstm")
 
 
 def selective_scan(batch: int, length: int, width: int, state: int) -> Declaration:
@@ -285,7 +285,7 @@ IMAGE_NETWORKS: tuple[tuple[Any, ...], ...] = (
         (9,),
         False,
     ),
-    ("lenet", networks.lenet, _NONE, (1, 8, 32), (1, 28, 28), _NONE, (1, 28, 28), False),
+    ("lenet", networks.lenet5, _NONE, (1, 8, 32), (1, 28, 28), _NONE, (1, 28, 28), False),
     (
         "resnet18",
         networks.resnet,
@@ -348,11 +348,11 @@ IMAGE_NETWORKS: tuple[tuple[Any, ...], ...] = (
     ),
     (
         "mamba_block",
-        networks.mamba_block,
-        _NONE,
+        nn.Mamba,
+        {"features": 64},
         (4,),
         (256, 64),
-        {"model": 6, "width": 8, "state": 4},
+        {"features": 6, "state": 4},
         (9, 6),
         False,
     ),
@@ -399,6 +399,7 @@ def regress(
 
 
 _SCAN: Mapping[str, Any] = {"batch": 4, "length": 256, "width": 128, "state": 16}
+_WIDTHS: Mapping[str, Any] = {"input_size": 128, "hidden_size": 128}
 _TINY_SCAN: Mapping[str, Any] = {"batch": 2, "length": 5, "width": 3, "state": 4}
 _SMALL_RESNET: Mapping[str, Any] = {"depth": 18, "classes": 10, "small": True}
 _TRAINED: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...] = (
@@ -412,8 +413,8 @@ _TRAINED: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...]
     (
         "train_lenet_b64",
         classify,
-        (networks.lenet, _NONE, (64, 1, 28, 28), 10),
-        (networks.lenet, _NONE, (2, 1, 28, 28), 10),
+        (networks.lenet5, _NONE, (64, 1, 28, 28), 10),
+        (networks.lenet5, _NONE, (2, 1, 28, 28), 10),
         False,
     ),
     (
@@ -450,8 +451,8 @@ _TRAINED: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...]
     (
         "train_lstm",
         regress,
-        (networks.lstm, _NONE, (64, 16, 128), 128, "lstm"),
-        (networks.lstm, {"inputs": 4, "hidden": 4}, (5, 2, 4), 4, "lstm"),
+        (nn.LSTM, _WIDTHS, (16, 64, 128), 128, "lstm"),
+        (nn.LSTM, {"input_size": 4, "hidden_size": 4}, (2, 5, 4), 4, "lstm"),
         False,
     ),
     (
@@ -464,8 +465,8 @@ _TRAINED: tuple[tuple[str, Callable[..., Declaration], Sizes, Sizes, bool], ...]
     (
         "train_mamba_block_b4",
         regress,
-        (networks.mamba_block, _NONE, (4, 256, 64), 64),
-        (networks.mamba_block, {"model": 6, "width": 8, "state": 4}, (2, 9, 6), 6),
+        (nn.Mamba, {"features": 64}, (4, 256, 64), 64),
+        (nn.Mamba, {"features": 6, "state": 4}, (2, 9, 6), 6),
         False,
     ),
 )

@@ -178,12 +178,14 @@ def list_cases(options: argparse.Namespace) -> None:
 
 def start(options: argparse.Namespace) -> None:
     """Print the rows of the start of each peer, then their table."""
-    from benchmarks.suite.start import start_rows, start_table
+    from benchmarks.suite.cases import select
+    from benchmarks.suite.start import CASES, start_rows, start_table
 
+    names = [case.name for case in select(options.only)] if options.only else CASES
     threads = thread_counts(options.threads, len(processors()))[0]
     os.environ.update(environment(threads))
     rows = []
-    for row in start_rows(["frame", *options.peers.split(",")], threads):
+    for row in start_rows(["frame", *options.peers.split(",")], threads, names):
         rows.append(row)
         _take(json.dumps(row) + "\n", options)
     print(start_table(rows))

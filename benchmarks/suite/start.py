@@ -81,9 +81,11 @@ def _spawn(peer: str, name: str, threads: int, caches: str) -> dict[str, Any]:
     return found
 
 
-def start_rows(peers: Sequence[str], threads: int) -> Iterator[dict[str, Any]]:
+def start_rows(
+    peers: Sequence[str], threads: int, names: Sequence[str] = CASES
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each peer and case."""
-    for name in CASES:
+    for name in names:
         for peer in peers:
             with tempfile.TemporaryDirectory() as caches:
                 cold = _spawn(peer, name, threads, caches)

@@ -6,6 +6,7 @@ A Module builds graph nodes and touches no number. `parameters()` declares what 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from frame.core.lazy import attribute
@@ -65,6 +66,7 @@ from frame.nn.parameters import (
 )
 
 if TYPE_CHECKING:  # what __getattr__ below loads at the first use
+    from frame.nn import models as models
     from frame.nn.activations import CELU as CELU
     from frame.nn.activations import GLU as GLU
     from frame.nn.activations import SELU as SELU
@@ -237,11 +239,13 @@ __all__: tuple[str, ...] = (
     "xavier_uniform",
     "zeros",
 )
-__all__ += tuple(_LAZY)
+__all__ += ("models", *_LAZY)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a layer of a family that is imported at its first use."""
+    """Return a layer of a family, or the networks, imported at their first use."""
+    if name == "models":
+        return importlib.import_module("frame.nn.models")
     return attribute(__name__, _LAZY, name)
 
 

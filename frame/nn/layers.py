@@ -66,7 +66,9 @@ def finite(what: str, value: float, low: float = -math.inf) -> float:
     return float(value)
 
 
-FLAGS = frozenset({"bias", "bidirectional", "causal", "keepdims", "local_only", "sequence"})
+FLAGS = frozenset(
+    {"bias", "bidirectional", "causal", "keepdims", "local_only", "sequence", "small"}
+)
 """The options of layers that are true or false."""
 
 

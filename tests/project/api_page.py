@@ -20,8 +20,9 @@ from tests.project.checkout import ROOT
 PATH = ROOT / "docs" / "api.md"
 COMMAND = "python -m tests.project.api_page"
 PACKAGES = (
-    "frame", "frame.nn", "frame.ops", "frame.train", "frame.data", "frame.blueprint",
-    "frame.frontend", "frame.runtime", "frame.core", "frame.interop", "frame.codegen",
+    "frame", "frame.nn", "frame.nn.models", "frame.ops", "frame.train", "frame.data",
+    "frame.blueprint", "frame.frontend", "frame.runtime", "frame.core", "frame.interop",
+    "frame.codegen",
 )  # fmt: skip
 CLASSES = (("frame.runtime", "CompiledModel"), ("frame", "Tensor"))
 """Classes whose methods have a section of their own: what a user holds in hands."""

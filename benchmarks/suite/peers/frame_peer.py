@@ -15,8 +15,23 @@ def prepare(instance: Instance, threads: int) -> Prepared:
     return _training(instance) if instance.training else _inference(instance)
 
 
+def compiled(instance: Instance) -> frame.runtime.model.CompiledModel:
+    """Return the compiled model of a case."""
+    if not instance.training:
+        return frame.compile(instance.declaration.module, instance.specs, params=instance.values)
+    target = instance.declaration.target
+    return frame.compile(
+        instance.declaration.module,
+        instance.specs,
+        params=instance.values,
+        loss=nn.CrossEntropyLoss() if instance.classes else nn.MseLoss(),
+        targets=[target.spec] if target else [],
+        optimizer=frame.train.SGD(momentum=MOMENTUM),
+    )
+
+
 def _inference(instance: Instance) -> Prepared:
-    model = frame.compile(instance.declaration.module, instance.specs, params=instance.values)
+    model = compiled(instance)
     arrays = instance.arrays
 
     def outputs() -> list[np.ndarray]:
@@ -35,15 +50,7 @@ def _host(model: frame.runtime.model.CompiledModel) -> str:
 
 
 def _training(instance: Instance) -> Prepared:
-    target = instance.declaration.target
-    model = frame.compile(
-        instance.declaration.module,
-        instance.specs,
-        params=instance.values,
-        loss=nn.CrossEntropyLoss() if instance.classes else nn.MseLoss(),
-        targets=[target.spec] if target else [],
-        optimizer=frame.train.SGD(momentum=MOMENTUM),
-    )
+    model = compiled(instance)
     rate = np.float32(LEARNING_RATE)
     inputs = (*instance.arrays, instance.target)
 

@@ -261,7 +261,10 @@ def _scan(w: Writer, s: Step) -> None:
 
 
 def _lstm(w: Writer, s: Step) -> None:
-    """Gates: input, forget, cell, output here; input, output, forget, cell in ONNX."""
+    """Gates: input, forget, cell, output here; input, output, forget, cell in ONNX.
+
+    Sequences are [batch, length, width] here; in the layout that runtimes have, length is first.
+    """
     weight, recurrent, bias = (w.plan.parameters[slot] for slot in s.operands[1:])  # type: ignore[index]
 
     def ordered(matrix: np.ndarray) -> np.ndarray:
@@ -271,8 +274,10 @@ def _lstm(w: Writer, s: Step) -> None:
     both = np.concatenate([ordered(bias), np.zeros_like(bias)])
     parts = [ordered(weight).T[None], ordered(recurrent).T[None], both[None]]
     names = [w.constant(part.astype(np.float32)) for part in parts]
-    y = w.node("LSTM", s.operands[0], *names, hidden_size=recurrent.shape[0])
-    w.node("Squeeze", y, w.constant([1]), to=s.results[0])
+    x = w.node("Transpose", s.operands[0], perm=(1, 0, 2))
+    y = w.node("LSTM", x, *names, hidden_size=recurrent.shape[0])
+    steps = w.node("Squeeze", y, w.constant([1]))
+    w.node("Transpose", steps, perm=(1, 0, 2), to=s.results[0])
 
 
 TABLE: Mapping[str, Translate] = {

@@ -257,7 +257,7 @@ class _Lstm(torch.nn.Module):
         weight, recurrent, bias = (
             torch.from_numpy(np.array(plan.parameters[slot])) for slot in plan.trainable
         )
-        self.lstm = torch.nn.LSTM(weight.shape[0], recurrent.shape[0])
+        self.lstm = torch.nn.LSTM(weight.shape[0], recurrent.shape[0], batch_first=True)
         with torch.no_grad():
             self.lstm.weight_ih_l0.copy_(weight.T)
             self.lstm.weight_hh_l0.copy_(recurrent.T)
