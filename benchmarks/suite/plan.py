@@ -89,7 +89,17 @@ class _Reader:
         return made
 
     def steps(self, graph: Graph) -> tuple[Step, ...]:
-        return tuple(self.step(node) for node in graph.nodes if not self.constant(node))
+        told = (self.constant, self.same)
+        return tuple(
+            self.step(node) for node in graph.nodes if not any(tell(node) for tell in told)
+        )
+
+    def same(self, node: Node) -> bool:
+        """Take over a cast to the dtype that a value has: peers have no step for it."""
+        if node.op != "cast" or node.operands[0].dtype != node.results[0].dtype:
+            return False
+        self.operands[node.results[0]] = self.operands[node.operands[0]]
+        return True
 
     def constant(self, node: Node) -> bool:
         """Take over a constant: a scalar as a Python number, an array as a parameter."""
@@ -105,6 +115,9 @@ class _Reader:
     def step(self, node: Node) -> Step:
         attributes = {k: self.body(v) if k == "body" else v for k, v in node.attributes.items()}
         operands = tuple(self.operands[value] for value in node.operands)
+        if node.op in _PLAIN and len(operands) <= 3:
+            op, plain = _PLAIN[node.op]
+            return Step(op, operands, plain(node), (self.slot(node.results[0]),))
         return Step(node.op, operands, attributes, tuple(map(self.slot, node.results)))
 
     def body(self, graph: Graph) -> Plan:
@@ -118,6 +131,21 @@ class _Reader:
         if isinstance(found, Slot):
             return found
         raise ValueError("a case must not return a scalar constant")
+
+
+def _scaled(node: Node) -> dict[str, Any]:
+    """Return the attributes of an attention with the scale that 0 stands for."""
+    if node.attributes["causal"]:
+        raise ValueError("a case must not have causal attention: no peer has a row for it")
+    features = int(node.operands[0].shape[-1])
+    return {"scale": float(node.attributes["scale"]) or features**-0.5}
+
+
+_PLAIN: Mapping[str, tuple[str, Callable[[Node], dict[str, Any]]]] = {
+    "embedding": ("gather", lambda node: {"axis": 0}),
+    "scaled_dot_product_attention": ("attention", _scaled),
+}
+"""Op -> the name and the attributes that the tables of the peers have for it."""
 
 
 def read_plan(
@@ -261,21 +289,6 @@ def conv_bias(editor: Editor, step: Step) -> Step | None:
     return None
 
 
-def attention(editor: Editor, step: Step) -> Step | None:
-    """Match softmax(q @ k.T * scale) @ v, over the last axis."""
-    if step.op != "matmul" or any(step.attributes.values()):
-        return None
-    weights = editor.made_by(step.operands[0], "softmax")
-    scaled = weights and editor.made_by(weights.operands[0], "mul")
-    scores = scaled and editor.made_by(scaled.operands[0], "matmul")
-    if not scores or not scaled or isinstance(scaled.operands[1], Slot):
-        return None
-    if scores.attributes != {"transpose_a": False, "transpose_b": True}:
-        return None
-    values = {"scale": float(scaled.operands[1])}
-    return Step("attention", (*scores.operands, step.operands[1]), values, step.results)
-
-
 def fold_batch_norm(editor: Editor, step: Step) -> Step | None:
     """Match batch_norm_infer(conv2d(x, w)): scale the weights, shift by a bias."""
     if step.op != "batch_norm_infer":
@@ -403,6 +416,8 @@ def _flops(plan: Plan, step: Step) -> int:
     if step.op == "matmul":
         rows = shapes[0][-2 if step.attributes["transpose_a"] else -1]
         return 2 * math.prod(shapes[-1]) * rows
+    if step.op == "attention":
+        return 2 * math.prod(shapes[0][:-1]) * shapes[1][-2] * (shapes[0][-1] + shapes[2][-1])
     if step.op in ("conv1d", "conv2d"):
         spread = math.prod(step.attributes.get("input_dilation", ()))
         return 2 * math.prod(shapes[-1]) * math.prod(shapes[1][1:]) // spread

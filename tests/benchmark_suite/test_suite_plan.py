@@ -13,7 +13,6 @@ from benchmarks.suite.cases import CASES, relative_error
 from benchmarks.suite.peers import frame_peer, numpy_peer
 from benchmarks.suite.plan import (
     COMMON,
-    attention,
     fold_batch_norm,
     read_plan,
     rewrite,
@@ -75,11 +74,28 @@ def test_batch_norm_is_folded_into_the_weights():
 def test_attention_is_one_step_with_its_scale():
     @nn.module
     def mix(self, q, k, v):
-        return ops.softmax(ops.matmul(q, k, transpose_b=True) * 0.25) @ v
+        near = ops.scaled_dot_product_attention(q, k, v)
+        return near + ops.scaled_dot_product_attention(q, k, v, scale=0.25)
 
-    plan = rewrite(plan_of(mix, *[(2, 3, 5, 4)] * 3), [attention])
-    assert names(plan) == ["attention"]
-    assert plan.steps[0].attributes == {"scale": 0.25}
+    plan = plan_of(mix, *[(2, 3, 5, 4)] * 3)
+    assert names(plan) == ["attention", "attention", "add"]
+    assert [step.attributes["scale"] for step in plan.steps[:2]] == [0.5, 0.25]
+
+
+def test_a_cast_to_the_same_dtype_is_no_step():
+    @nn.module
+    def same(self, x):
+        return ops.exp(ops.cast(x, "float32"))
+
+    plan = plan_of(same, (3,))
+    assert names(plan) == ["exp"]
+    assert plan.steps[0].operands == plan.inputs
+
+
+def test_a_sequence_convolution_takes_its_bias():
+    plan = rewrite(plan_of(nn.Conv1d(2, 3, 3, padding=(2, 0)), (1, 2, 5)), COMMON)
+    assert names(plan) == ["conv1d"]
+    assert len(plan.steps[0].operands) == 3
 
 
 def test_running_statistics_join_the_training_step():
@@ -133,7 +149,7 @@ def table_of(peer, name="TABLE"):
     return set()
 
 
-INFERENCE = (*COMMON, attention)
+INFERENCE = COMMON
 PLANS = {
     "torch_peer": ((fold_batch_norm, *INFERENCE, spectral), (running_statistics, *INFERENCE)),
     "jax_peer": ((fold_batch_norm, spectral), ()),

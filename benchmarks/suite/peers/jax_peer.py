@@ -54,6 +54,10 @@ def _spectral_conv1d(x: Array, w: Array, count: int, n: int) -> Array:
     return jnp.fft.irfft(jnp.einsum("nim,mio->nom", modes, w), n)
 
 
+def _attention(q: Array, k: Array, v: Array, scale: float) -> Array:
+    return jax.nn.softmax(q @ k.mT * scale) @ v
+
+
 def _max_pool2d(x: Array, kernel: Any, strides: Any, padding: Any) -> tuple[Array]:
     top, bottom, left, right = padding
     pads = ((0, 0), (0, 0), (top, bottom), (left, right))
@@ -140,6 +144,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "cumsum": lambda x, axis, exclusive, reverse: lax.cumsum(x, axis % x.ndim, reverse),
     "mean": lambda x, axes, keepdims: jnp.mean(x, axes, keepdims=keepdims),
     "matmul": _matmul,
+    "attention": _attention,
     "conv1d": _conv1d,
     "conv2d": _conv2d,
     "spectral_conv1d": _spectral_conv1d,

@@ -46,6 +46,10 @@ def _gelu(x: Array, approximate: str) -> Array:
     return y
 
 
+def _attention(q: Array, k: Array, v: Array, scale: float) -> Array:
+    return _softmax(q @ k.mT * np.float32(scale), -1) @ v
+
+
 def _softmax(x: Array, axis: int) -> Array:
     y = x - np.max(x, axis, keepdims=True)
     np.exp(y, out=y)
@@ -104,6 +108,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "sum": lambda x, axes, keepdims: np.sum(x, axes, keepdims=keepdims),
     "cumsum": lambda x, axis, exclusive, reverse: np.cumsum(x, axis),
     "mean": lambda x, axes, keepdims: np.mean(x, axes, keepdims=keepdims),
+    "attention": _attention,
     "matmul": _matmul,
     "linear": _linear,
     "conv1d": _conv1d,

@@ -155,6 +155,15 @@ def _irfft(w: Writer, s: Step) -> None:
     w.node("Reshape", real, w.constant(w.shape(s.results[0])), to=s.results[0])
 
 
+def _attention(w: Writer, s: Step) -> None:
+    """Opset 20 has no attention: the two products and the softmax that exporters write."""
+    q, k, v = s.operands
+    *rest, last, final = range(len(w.shape(k)))  # type: ignore[arg-type]
+    scores = w.node("MatMul", q, w.node("Transpose", k, perm=[*rest, final, last]))
+    weights = w.node("Softmax", w.node("Mul", scores, s.attributes["scale"]), axis=-1)
+    w.node("MatMul", weights, v, to=s.results[0])
+
+
 def _conv_transpose2d(w: Writer, s: Step) -> None:
     pads = [*s.attributes["low"], *s.attributes["high"]]
     strides = s.attributes["strides"]
@@ -300,6 +309,7 @@ TABLE: Mapping[str, Translate] = {
     "cumsum": _cumsum,
     "matmul": _matmul,
     "linear": _linear,
+    "attention": _attention,
     "conv1d": _conv1d,
     "conv2d": _conv2d,
     "rfft": _rfft,

@@ -13,7 +13,7 @@ from tinygrad.nn.optim import SGD
 
 from benchmarks.suite.case import LEARNING_RATE, MOMENTUM, Instance
 from benchmarks.suite.peers.base import NotSupportedError, Prepared, how, losses, require
-from benchmarks.suite.plan import COMMON, Plan, Slot, attention, fold_batch_norm, rewrite
+from benchmarks.suite.plan import COMMON, Plan, Slot, fold_batch_norm, rewrite
 
 DEVICE = "CPU"
 
@@ -31,6 +31,12 @@ def _conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, **values: Any) -> Ten
     top, bottom, left, right = values["padding"]
     return x.conv2d(
         w, b, values["groups"], values["strides"], values["dilation"], (left, right, top, bottom)
+    )
+
+
+def _conv1d(x: Tensor, w: Tensor, b: Tensor | None = None, **values: Any) -> Tensor:
+    return x.conv2d(
+        w, b, values["groups"], values["stride"], values["dilation"], tuple(values["padding"])
     )
 
 
@@ -77,6 +83,7 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "matmul": _matmul,
     "linear": lambda x, w, b: x.linear(w, b),
     "attention": _attention,
+    "conv1d": _conv1d,
     "conv2d": _conv2d,
     "max_pool2d": _max_pool2d,
     "reshape": lambda x, shape: x.reshape(shape),
@@ -124,7 +131,7 @@ def prepare(instance: Instance, threads: int) -> Prepared:
     DEV.value = DEVICE
     if DEVICE == "CPU" and shutil.which("clang") is None:
         raise NotSupportedError("tinygrad compiles for the CPU with clang, which is not installed")
-    rules = (*COMMON, attention) if instance.training else (fold_batch_norm, *COMMON, attention)
+    rules = COMMON if instance.training else (fold_batch_norm, *COMMON)
     plan = rewrite(instance.plan, rules)
     for op in sorted(plan.ops() & set(ABSENT)):
         raise NotSupportedError(ABSENT[op])

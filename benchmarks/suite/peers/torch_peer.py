@@ -22,7 +22,6 @@ from benchmarks.suite.plan import (
     Plan,
     Slot,
     Step,
-    attention,
     fold_batch_norm,
     rewrite,
     running_statistics,
@@ -277,7 +276,7 @@ def _module(instance: Instance) -> tuple[torch.nn.Module, Plan]:
         plan = instance.idiom_plan()
         return _Lstm(plan, training), plan
     last = running_statistics if training else fold_batch_norm
-    plan = rewrite(instance.plan, (last, *COMMON, attention, spectral))
+    plan = rewrite(instance.plan, (last, *COMMON, spectral))
     return graph_module(plan, training), plan
 
 
