@@ -102,7 +102,6 @@ ABSENT: Mapping[str, str] = {
     "batch_norm_train": "the running statistics of batch norm have no row in the table",
     "batch_norm_infer": "a batch norm that stands alone has no row in the table",
     "conv_transpose2d": "the transposed convolution has no row in the table",
-    "conv1d": "the convolution of sequences has no row in the table",
     "rfft": "tinygrad has no Fourier transform",
     "irfft": "tinygrad has no Fourier transform",
     "stop_gradient": "only the updates of batch norm use it",
