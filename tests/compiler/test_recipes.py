@@ -187,13 +187,15 @@ def test_accumulation_updates_every_third_step_by_the_mean() -> None:
             np.testing.assert_allclose(history[step][name], exact, rtol=1e-6, atol=1e-9)
 
 
-def test_the_moving_average_is_warmed_up() -> None:
-    history, average = states_after(Recipe(SGD(), average=Ema(0.5)), forward()), None
+@pytest.mark.parametrize("average", [Ema(0.2), Ema(0.75, warm=False)])
+def test_the_moving_average_is_warmed_up(average: Ema) -> None:
+    history, mean = states_after(Recipe(SGD(), average=average), forward()), None
     for step, held in enumerate(history, 1):
         weight = held[names()[0]]
-        decay = min(0.5, (1 + step) / (10 + step))
-        average = weight if average is None else average + (1 - decay) * (weight - average)
-        np.testing.assert_allclose(held[f"average.{names()[0]}"], average, rtol=1e-6)
+        warm = (1 + step) / (10 + step) if average.warm else 1.0
+        decay = min(average.decay, warm)
+        mean = weight if mean is None else mean + (1 - decay) * (weight - mean)
+        np.testing.assert_allclose(held[f"average.{names()[0]}"], mean, rtol=1e-6)
 
 
 def test_the_stochastic_average_is_the_mean_of_what_it_takes() -> None:
