@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from frame import blueprint
+from frame import blueprint, nn
 from frame.core.errors import InvalidArgumentError
 from frame.train import (
     SGD,
@@ -20,7 +21,7 @@ from frame.train import (
     fit,
 )
 from frame.train.feed import make_feed
-from tests.train.support import classes
+from tests.train.support import CLASSES, FEATURES, classes
 from tests.train.tasks import net, task, weights
 from tests.train.test_checkpoints import Interrupt
 
@@ -57,6 +58,21 @@ def test_switch_ema_resumes_and_is_another_task(tmp_path: Path) -> None:
     assert base.use_sema().use_sema(False) == base != base.use_sema()
     with pytest.raises(InvalidArgumentError, match="decay to be a number from 0 to below 1"):
         _plain().sema_decay(1.0)
+
+
+def test_running_statistics_are_averaged_too() -> None:
+    """What validates the averaged weights must be statistics of such weights."""
+    layers = [nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.Linear(4, CLASSES)]
+    base = task().model(nn.Sequential("net", layers)).average(Ema(0.75, warm=False))
+    model, x, y = base.compile(), *classes(8)
+    name = "net.1.running_mean"
+    mean = None
+    for _ in range(4):
+        model.train_step(x, y, learning_rate=np.float32(0.5))
+        own = model.store[name]
+        mean = own if mean is None else mean + 0.25 * (own - mean)
+    np.testing.assert_allclose(model.store[f"average.{name}"], mean, rtol=1e-5)
+    assert not np.allclose(model.store[name], mean)
 
 
 def test_the_first_layer_freezes_after_an_epoch() -> None:
@@ -126,3 +142,15 @@ def test_a_task_of_these_methods_is_one_expression() -> None:
     one = DeepLearningTask().model(net()).num_classes(3).manual_seed(1).loss(CrossEntropyLoss())
     other = DeepLearningTask().loss(CrossEntropyLoss()).manual_seed(1).num_classes(3)
     assert one.class_count == other.class_count and one.seed_value == other.seed_value == 1
+
+
+def test_the_bar_has_loss_rate_speed_and_what_is_left(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    history = task(epochs=2).progress(True).run()
+    shown = capfd.readouterr().err
+    rate = f"{history.epochs[-1].learning_rate:.3g}"
+    assert re.search(rf"epoch 2/2  loss \d+\.\d{{4}}  rate {re.escape(rate)}", shown)
+    assert "10/10" in shown and "steps/s" in shown
+    assert re.search(r"\d:\d\d:\d\d|-:--:--", shown)
