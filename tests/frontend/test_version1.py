@@ -14,7 +14,9 @@ from frame import frontend, nn
 from frame.cli import main
 from frame.compiler.optimizers import SGD
 from frame.core.errors import InvalidArgumentError
+from frame.data import TensorDataset
 from frame.frontend import catalogue
+from frame.frontend.run import kept_apart
 from tests.frontend.specs import EXAMPLES, REMOVED, edited
 from tests.support.recorder import names, recorder
 
@@ -87,6 +89,22 @@ def test_the_example_of_a_network_trains_with_validation() -> None:
     result = frontend.train(frontend.load(EXAMPLES / "residual_cnn.json"))
     assert len(result.losses) == 18
     assert result.validation is not None and result.validation < 2.0
+
+
+def test_rows_that_are_kept_are_not_trained_on() -> None:
+    """Of 8 rows 2 are kept: an epoch has 3 steps of 2, and none of them sees a kept row."""
+    made = spec()
+    made["training"] = {
+        "epochs": 2, "batch_size": 2, "seed": 3, "shuffle": False, "validation_split": 0.25,
+    }  # fmt: skip
+    plan = planned(made)
+    result = frontend.train(plan)
+    assert len(result.losses) == 6 and result.validation is not None
+    rows = TensorDataset(plan.columns())
+    trained, kept = kept_apart(plan, rows)
+    seen = {row.tobytes() for row in trained.columns[0]}
+    assert kept is not None and len(trained) == 6 and len(kept) == 2
+    assert not seen & {row.tobytes() for row in kept.columns[0]}
 
 
 def test_a_run_is_saved_and_repeats(tmp_path) -> None:
@@ -185,6 +203,10 @@ def concat(axis: int):
 
 HEAD = ("layers", 0)
 WRONG = [
+    (
+        put("optimizer", "learning_rate", value=1e39),
+        "optimizer.learning_rate: expected a finite number above 0, received 1e+39",
+    ),
     (put("extra", value=1), "extra: expected no such key"),
     (put(*HEAD, "kind", value="Linea"), 'did you mean "Linear"?'),
     (put(*HEAD, "in_feature", value=3), 'layers[0].in_feature: expected no such key, received 3; '),
