@@ -16,7 +16,7 @@ import pytest
 import frame
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.interop.weights import load_weights
-from frame.train import SGD, Callback, ConstantLR, CsvLog, Ema, JsonLinesLog
+from frame.train import SGD, Callback, ConstantLR, CsvLog, Ema, JsonLinesLog, MultiStepLR
 from tests.project import checkout
 from tests.train.tasks import task, weights
 
@@ -63,6 +63,20 @@ def test_a_run_goes_on_bit_for_bit(tmp_path: Path, at: int) -> None:
     assert weights(resumed) == weights(whole) and _values(resumed) == _values(whole)
     assert resumed.model.counter.words.tolist() == whole.model.counter.words.tolist()
     assert (resumed.best, resumed.stopped) == (whole.best, whole.stopped)
+
+
+def test_the_best_epoch_before_an_interrupt_is_given_back_after_it(tmp_path: Path) -> None:
+    """The rate ruins the weights after the first epochs: the best ones are in the checkpoint."""
+    ruins = MultiStepLR(base_lr=0.05, milestones=(3,), gamma=100.0)
+    base = task(dropout=0.0, epochs=8).scheduler(ruins)
+    watched = base.early_stop("val_loss", patience=8, restore=True)
+    whole = watched.run()
+    assert whole.best is not None and whole.best < 6
+    saved = watched.checkpoints(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        saved.callback(Interrupt(38)).run()
+    resumed = saved.run()
+    assert resumed.best == whole.best and weights(resumed) == weights(whole)
 
 
 def test_training_can_be_extended(tmp_path: Path) -> None:
