@@ -87,6 +87,7 @@ def group_info(group: Node, target: TargetDescription) -> GroupInfo:
         schedule.workspaces(body, target),
         schedule.overwritable(body),
         schedule.layouts(body, target),
+        schedule.repeated(body, target),
     )
 
 

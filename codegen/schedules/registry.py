@@ -27,6 +27,10 @@ def _no_layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
     return {}
 
 
+def _no_positions(body: Graph, target: TargetDescription) -> frozenset[int]:
+    return frozenset()
+
+
 def _no_checks(body: Graph) -> tuple[tuple[Node, Size], ...]:
     return ()
 
@@ -45,7 +49,8 @@ class Schedule:
 
     `lower` makes the kernel calls of a group, in order. `workspaces` gives the bytes of scratch
     memory that they need, `overwritable` the (result, capture) pairs that may share memory,
-    `layouts` the preferred layout of captures by position, `checks` the (node, limit) of each check
+    `layouts` the preferred layout of captures by position, `repeated` the positions of those whose
+    layout pays even where every run makes it again, `checks` the (node, limit) of each check
     that the kernels make, in the order of their sites. `boundary_graphs` builds graphs whose
     groups have sizes at every edge of the schedule on a target: vectors, tiles, blocks, grains.
     `boundary_shapes` gives such sizes alone, for the operands of any op of the anchor's kind in a
@@ -57,6 +62,7 @@ class Schedule:
     workspaces: Callable[[Graph, TargetDescription], tuple[Size, ...]] = _no_sizes
     overwritable: Callable[[Graph], tuple[tuple[int, int], ...]] = _no_pairs
     layouts: Callable[[Graph, TargetDescription], Mapping[int, Layout]] = _no_layouts
+    repeated: Callable[[Graph, TargetDescription], frozenset[int]] = _no_positions
     checks: Callable[[Graph], tuple[tuple[Node, Size], ...]] = _no_checks
     boundary_graphs: Callable[[TargetDescription], Iterable[Graph]] = _no_graphs
     boundary_shapes: Callable[[TargetDescription, DType], Iterable[Shape]] = _no_shapes

@@ -57,6 +57,11 @@ def _conv2d(node: Node) -> Size:
     return product(node.results[0].shape) * product(weight.shape[1:]) * 2
 
 
+def _filter_gradient(node: Node) -> Size:
+    _, cotangent = node.operands
+    return product(cotangent.shape) * product(node.results[0].shape[1:]) * 2
+
+
 def _nothing(node: Node) -> Size:
     return 0
 
@@ -64,5 +69,6 @@ def _nothing(node: Node) -> Size:
 _FLOPS = {
     "matmul": _matmul,
     "conv2d": _conv2d,
+    "conv2d_filter_grad": _filter_gradient,
     **dict.fromkeys(("constant", "reshape", "transpose", "slice", "expand", "concat"), _nothing),
 }

@@ -81,12 +81,14 @@ class GroupInfo:
     """What the planner and layout_assignment must know of one group on one target.
 
     `workspaces`: sizes in bytes; `overwritable`: operand positions whose memory the first result
-    may take; `layouts`: preferred layout by operand position.
+    may take; `layouts`: preferred layout by operand position; `repeated`: the operands of those
+    whose layout pays even where every run makes it again.
     """
 
     workspaces: tuple[Size, ...] = ()
     overwritable: tuple[tuple[int, int], ...] = ()  # (result, operand) pairs
     layouts: Mapping[int, Any] = field(default_factory=dict)
+    repeated: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

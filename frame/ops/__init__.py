@@ -56,6 +56,7 @@ DEFERRED: dict[str, tuple[str, ...]] = {
     "frame.ops.ordering": ("argsort", "cumsum", "sort", "topk"),
     "frame.ops.recurrences": ("linear_scan", "selective_scan"),
     "frame.ops.sampling": ("affine_sample",),
+    "frame.ops.conv_gradients": ("conv2d_filter_grad",),
     "frame.ops.convolutions": ("conv1d", "conv_transpose2d", "global_avg_pool"),
 }  # fmt: skip
 """The modules that are imported when one of their ops is first asked for, with their names."""

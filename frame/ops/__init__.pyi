@@ -45,6 +45,7 @@ __all__ = [
     "constant",
     "conv1d",
     "conv2d",
+    "conv2d_filter_grad",
     "conv_transpose2d",
     "cos",
     "cosh",
@@ -316,6 +317,16 @@ def conv2d(
     groups: int = 1,
 ) -> Value:
     """Two-dimensional convolution (cross-correlation) with zero padding."""
+
+def conv2d_filter_grad(
+    x: Operand,
+    gy: Operand,
+    window: int | Sequence[int],
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+) -> Value:
+    """The gradient of conv2d by its weights, without groups."""
 
 def conv_transpose2d(
     x: Operand,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 ANCHORS: Mapping[str, str] = {
     "matmul": "contraction",
     "conv2d": "convolution",
+    "conv2d_filter_grad": "conv2d_filter_grad",
     "max_pool2d": "pool",
     "avg_pool2d": "pool",
     "max_pool2d_grad": "pool_grad",
@@ -19,6 +20,14 @@ ANCHORS: Mapping[str, str] = {
 """Op -> anchor kind. An op that is missing here anchors a group under its own name."""
 
 EPILOGUES = frozenset(
-    {"contraction", "convolution", "pool", "pool_grad", "gather", "affine_sample"}
+    {
+        "contraction",
+        "convolution",
+        "conv2d_filter_grad",
+        "pool",
+        "pool_grad",
+        "gather",
+        "affine_sample",
+    }
 )
 """Anchor kinds whose first result may be followed by elementwise nodes in the same group."""

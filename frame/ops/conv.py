@@ -89,7 +89,7 @@ class Axis:
         return self.slack % self.stride if isinstance(self.slack, int) else 0
 
 
-def _window_constraints(axes: Sequence[Axis]) -> Iterable[tuple[Size, str]]:
+def window_constraints(axes: Sequence[Axis]) -> Iterable[tuple[Size, str]]:
     """Ask for images that the window fits into."""
     for axis, name in zip(axes, ("height", "width"), strict=True):
         yield axis.size - 1, f"a {name} of 1 or more"
@@ -113,7 +113,7 @@ def _axes(
     return first, second
 
 
-def _check_counts(op: str, attributes: Attributes, lengths: Mapping[str, int], least: int) -> None:
+def check_counts(op: str, attributes: Attributes, lengths: Mapping[str, int], least: int) -> None:
     """Check the lengths of attributes, and that all but the padding are at least `least`."""
     for name, length in lengths.items():
         numbers = attributes[name]
@@ -127,7 +127,8 @@ def _check_counts(op: str, attributes: Attributes, lengths: Mapping[str, int], l
             )
 
 
-def _check_images(op: str, operand: str, type_: TensorType, axes: str = "N, C, H, W") -> None:
+def check_images(op: str, operand: str, type_: TensorType, axes: str = "N, C, H, W") -> None:
+    """Check that an operand has four axes."""
     if type_.rank != 4:
         raise InvalidArgumentError(
             f"operand {operand!r} of {op} must have the four axes [{axes}], received the shape "
@@ -151,7 +152,7 @@ def _padded(x: np.ndarray, axes: Sequence[Axis], value: float) -> np.ndarray:
     return x
 
 
-def _windows(x: np.ndarray, axes: Sequence[Axis], value: float) -> np.ndarray:
+def images_windows(x: np.ndarray, axes: Sequence[Axis], value: float) -> np.ndarray:
     """Return the windows of x [N, C, H, W] as a view [N, C, OH, OW, KH, KW]."""
     padded = _padded(x, axes, value)
     spans: Any = tuple((axis.window - 1) * axis.dilation + 1 for axis in axes)
@@ -163,23 +164,24 @@ def _windows(x: np.ndarray, axes: Sequence[Axis], value: float) -> np.ndarray:
 # --- conv2d ---------------------------------------------------------------------------------------
 
 
-def _conv_axes(x: Sequence[Size], w: Sequence[Size], attributes: Attributes) -> tuple[Axis, Axis]:
+def conv_axes(x: Sequence[Size], w: Sequence[Size], attributes: Attributes) -> tuple[Axis, Axis]:
+    """Return both spatial axes of the convolution of images x by weights, from their shapes."""
     return _axes(x[2:], w[2:], attributes)
 
 
 def _conv_constraints(operands: Types, attributes: Attributes) -> Iterable[tuple[Size, str]]:
     x, w = operands
-    return _window_constraints(_conv_axes(x.shape, w.shape, attributes))
+    return window_constraints(conv_axes(x.shape, w.shape, attributes))
 
 
 def _infer_conv2d(operands: Types, attributes: Attributes) -> TensorType:
     x, w = operands
-    _check_images("conv2d", "x", x)
-    _check_images("conv2d", "w", w, "O, I, H, W")
+    check_images("conv2d", "x", x)
+    check_images("conv2d", "w", w, "O, I, H, W")
     lengths = {"strides": 2, "padding": 4, "dilation": 2, "input_dilation": 2}
-    _check_counts("conv2d", attributes, lengths, 1)
+    check_counts("conv2d", attributes, lengths, 1)
     _check_groups(x, w, attributes["groups"])
-    height, width = _conv_axes(x.shape, w.shape, attributes)
+    height, width = conv_axes(x.shape, w.shape, attributes)
     shape = (x.shape[0], w.shape[0], height.output("conv2d"), width.output("conv2d"))
     return TensorType(x.dtype, shape)
 
@@ -205,7 +207,7 @@ def _check_groups(x: TensorType, w: TensorType, groups: int) -> None:
 def _reference_conv2d(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
     x, w = operands
     groups = attributes["groups"]
-    windows = _windows(x, _conv_axes(x.shape, w.shape, attributes), 0.0)
+    windows = images_windows(x, conv_axes(x.shape, w.shape, attributes), 0.0)
     outputs = w.shape[0] // groups
     channels = w.shape[1]
     parts = [
@@ -223,8 +225,8 @@ def _gradient_conv2d(context: GradientContext) -> Sequence[Value | None]:
     (x, w), (cotangent,) = context.operands, context.cotangents
     need_x, need_w = context.needed
     return [
-        _conv_input_gradient(x, w, cotangent, context.attributes) if need_x else None,
-        _conv_filter_gradient(x, w, cotangent, context.attributes) if need_w else None,
+        conv_input_gradient(x, w, cotangent, context.attributes) if need_x else None,
+        _filter_gradient(x, w, cotangent, context.attributes) if need_w else None,
     ]
 
 
@@ -239,9 +241,9 @@ def swap_in_groups(value: Value, groups: int) -> Value:
     return ops.reshape(swapped, (groups * columns, inner, height, width))
 
 
-def _conv_input_gradient(x: Value, w: Value, cotangent: Value, attributes: Attributes) -> Value:
+def conv_input_gradient(x: Value, w: Value, cotangent: Value, attributes: Attributes) -> Value:
     """Slide the flipped weights over the cotangent, spread by the strides."""
-    axes = _conv_axes(x.shape, w.shape, attributes)
+    axes = conv_axes(x.shape, w.shape, attributes)
     flipped = ops.flip(swap_in_groups(w, attributes["groups"]), axes=(2, 3))
     padding: list[int] = []
     for axis in axes:
@@ -266,7 +268,19 @@ def _fixed_reach(axis: Axis) -> int:
     return (axis.window - 1) * axis.dilation
 
 
-def _conv_filter_gradient(x: Value, w: Value, cotangent: Value, attributes: Attributes) -> Value:
+def _filter_gradient(x: Value, w: Value, cotangent: Value, attributes: Attributes) -> Value:
+    """Return the gradient by the weights, as an op of its own where one stands for it."""
+    sizes = (*x.shape[1:], *w.shape)
+    known = all(isinstance(size, int) and size > 0 for size in sizes)
+    if not known or attributes["groups"] > 1 or attributes["input_dilation"] != (1, 1):
+        return conv_filter_gradient(x, w.shape, cotangent, attributes)
+    plain = {name: attributes[name] for name in ("strides", "padding", "dilation")}
+    return ops.conv2d_filter_grad(x, cotangent, window=w.shape[2:], **plain)
+
+
+def conv_filter_gradient(
+    x: Value, weights: Sequence[Size], cotangent: Value, attributes: Attributes
+) -> Value:
     """Slide the cotangent over x, with the batch in the place of the channels.
 
     Strides and dilation change places: neighbours of the window are `dilation` apart in x, and
@@ -274,7 +288,7 @@ def _conv_filter_gradient(x: Value, w: Value, cotangent: Value, attributes: Attr
     """
     groups = attributes["groups"]
     padding: list[int] = []
-    for axis in _conv_axes(x.shape, w.shape, attributes):
+    for axis in conv_axes(x.shape, weights, attributes):
         padding += [axis.low, axis.high - axis.rest]
     gradient = ops.conv2d(
         _batch_as_channels(x, groups),
@@ -391,12 +405,12 @@ def _pool_axes(shape: Sequence[Size], attributes: Attributes) -> tuple[Axis, Axi
 
 
 def _pool_constraints(operands: Types, attributes: Attributes) -> Iterable[tuple[Size, str]]:
-    return _window_constraints(_pool_axes(operands[0].shape, attributes))
+    return window_constraints(_pool_axes(operands[0].shape, attributes))
 
 
 def _pooled_shape(op: str, x: TensorType, attributes: Attributes) -> tuple[Size, ...]:
-    _check_images(op, "x", x)
-    _check_counts(op, attributes, {"kernel": 2, "strides": 2, "padding": 4}, 1)
+    check_images(op, "x", x)
+    check_counts(op, attributes, {"kernel": 2, "strides": 2, "padding": 4}, 1)
     axes = _pool_axes(x.shape, attributes)
     for axis in axes:
         if not (0 <= axis.low < axis.window and 0 <= axis.high < axis.window):
@@ -418,9 +432,9 @@ def _reference_max_pool2d(
 ) -> tuple[np.ndarray, np.ndarray]:
     (x,) = operands
     axes = _pool_axes(x.shape, attributes)
-    windows = _windows(x, axes, -np.inf)
+    windows = images_windows(x, axes, -np.inf)
     plane = np.arange(math.prod(x.shape[2:]), dtype=np.float64).reshape(1, 1, *x.shape[2:])
-    positions = np.broadcast_to(_windows(plane, axes, -1.0), windows.shape)
+    positions = np.broadcast_to(images_windows(plane, axes, -1.0), windows.shape)
     flat = windows.reshape(*windows.shape[:4], math.prod(attributes["kernel"]))
     # Padding must lose against -inf in the image, and NaN must win against everything.
     inside = positions.reshape(flat.shape) >= 0
@@ -488,7 +502,7 @@ register(
 def _infer_max_pool2d_grad(operands: Types, attributes: Attributes) -> TensorType:
     cotangent, index = operands
     shape = attributes["input_shape"]
-    _check_images("max_pool2d_grad", "gy", cotangent)
+    check_images("max_pool2d_grad", "gy", cotangent)
     if index.shape != cotangent.shape or len(shape) != 4 or shape[:2] != cotangent.shape[:2]:
         raise InvalidArgumentError(
             "max_pool2d_grad takes gy and index of one shape [N, C, OH, OW] and an input_shape "
@@ -585,7 +599,7 @@ def _infer_avg_pool2d(operands: Types, attributes: Attributes) -> TensorType:
 def _reference_avg_pool2d(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
     (x,) = operands
     with np.errstate(invalid="ignore"):
-        return _windows(x, _pool_axes(x.shape, attributes), 0.0).mean(axis=(4, 5))
+        return images_windows(x, _pool_axes(x.shape, attributes), 0.0).mean(axis=(4, 5))
 
 
 def _averaging(x: Value, kernel: Sequence[int]) -> Value:

@@ -280,16 +280,22 @@ def _gradient_batch_norm_train(context: GradientContext) -> Sequence[Value | Non
     (x, gamma, _), (cotangent, to_mean, to_variance) = context.operands, context.cotangents
     need_x, need_gamma, need_beta = context.needed
     normal, centred, inverse, _, _ = _normal_channels(x, context.attributes)
+    axes = _reduced(x.rank)
+    total = ops.sum(cotangent, axes=axes, keepdims=True)
+    correlation = ops.sum(ops.mul(cotangent, normal), axes=axes, keepdims=True)
     dx = None
     if need_x:
-        scaled = ops.mul(cotangent, along_channels(gamma, x.rank))
-        dx = _input_gradient(scaled, normal, inverse, _reduced(x.rank))
+        # Gamma is one number a channel: the sums that dx needs are the gradients of both vectors.
+        number = count(x, axes, x.dtype)
+        moved = ops.sub(cotangent, ops.div(total, number))
+        moved = ops.sub(moved, ops.mul(normal, ops.div(correlation, number)))
+        dx = ops.mul(moved, ops.mul(inverse, along_channels(gamma, x.rank)))
         if not (is_zeros(to_mean) and is_zeros(to_variance)):
             dx = ops.add(dx, _through_moments(x, centred, to_mean, to_variance))
     return [
         dx,
-        _channel_sum(ops.mul(cotangent, normal)) if need_gamma else None,
-        _channel_sum(cotangent) if need_beta else None,
+        ops.reshape(correlation, gamma.shape) if need_gamma else None,
+        ops.reshape(total, gamma.shape) if need_beta else None,
     ]
 
 

@@ -287,7 +287,7 @@ MUST_TAKE_SYMBOLS = {
 
 
 # A window over a symbolic size fits, or divides by a stride, for some values only.
-MAY_REFUSE_SYMBOLS = {"conv2d"}
+MAY_REFUSE_SYMBOLS = {"conv2d", "conv2d_filter_grad"}
 
 
 @_every_op(_plain)

@@ -88,7 +88,8 @@ Scale = Callable[[Graph, list[np.ndarray]], list[np.ndarray | None]]
 SCALES: Mapping[str, Scale] = {
     **dict.fromkeys(
         (
-            "sum", "mean", "matmul", "conv2d", "scatter_add", "avg_pool2d", "mse_loss", "conv1d",
+            "sum", "mean", "matmul", "conv2d", "conv2d_filter_grad", "scatter_add", "avg_pool2d",
+            "mse_loss", "conv1d",
             "conv_transpose2d", "cumsum", "linear_scan", "selective_scan", "cosine_similarity",
             "kl_div",
         ),

@@ -15,6 +15,7 @@ from typing import Any
 from frame import ops
 from frame.codegen.schedules.cpu.boundaries_along import cumsum
 from frame.codegen.schedules.cpu.boundaries_attention import attention
+from frame.codegen.schedules.cpu.boundaries_filter import conv2d_filter_grad
 from frame.codegen.schedules.cpu.boundaries_indexed import affine_sample, gather, scatter
 from frame.codegen.schedules.cpu.boundary_cases import HALVES, Cases, around, graph, uneven
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
@@ -691,6 +692,7 @@ BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {
     "attention": attention,
     "contraction": contraction,
     "convolution": convolution,
+    "conv2d_filter_grad": conv2d_filter_grad,
     "pool": pool,
     "pool_grad": pool_grad,
     "gather": gather,

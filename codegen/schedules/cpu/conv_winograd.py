@@ -56,6 +56,7 @@ _CHANNELS = {2: (16, 256), 4: (64, 48)}
 # Cycles of a vector of tiles for one channel, by the results of a tile along an axis: transforms
 # of its pixels and of its sums. A multiply-add takes half a cycle.
 _TRANSFORMS = {2: 120, 4: 300}
+_WEIGHTS = {2: 25, 4: 50}  # cycles for the transform of the weights of a pair of channels
 _DIRECT = 1.2  # how much dearer a multiply-add of a direct convolution is, which copies pixels
 _BYTE = 0.12  # cycles of a byte of weights, which come from memory where the batch is small
 _GAIN = 0.85  # of the direct time: at least so much has to be won
@@ -112,6 +113,24 @@ def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
     if plan is None or w not in body.input_values:
         return {}
     return {body.input_values.index(w): plan.layout}
+
+
+def repeated(body: Graph, target: TargetDescription) -> frozenset[int]:
+    """Return the position of weights whose transforms pay though every run makes them again."""
+    wanted = layouts(body, target)
+    if not wanted:
+        return frozenset()
+    (conv,) = make_plans(body, target)
+    plan = _cheapest(conv, target)
+    pairs = static(conv.channels, 1) * conv.outputs
+    pays = plan is not None and _cost(plan) + _again(plan) * pairs <= _GAIN * _direct_cost(conv)
+    return frozenset(wanted) if pays else frozenset()
+
+
+def _again(plan: WinogradPlan) -> float:
+    """Return the cycles in which the weights of a pair of channels are transformed and written."""
+    size = (WINDOW**2 + plan.points) * plan.conv.dtype.itemsize
+    return _WEIGHTS[plan.outputs] + _BYTE * size
 
 
 def make_winograd(conv: ConvPlan, target: TargetDescription) -> WinogradPlan | None:

@@ -62,9 +62,7 @@ def _transformed(group: Group, node: Node) -> KernelCall:
         raise InvalidArgumentError(
             f"the cpu stores transforms of weights by channels and outputs, received {layout}"
         )
-    source = _stored(group, group.captures[0], node.operands[0])
-    group = group.with_buffers(captures=(source,), outputs=(target,))
-    return weights_call(group, source, target)
+    return weights_call(group, node.operands[0], target)
 
 
 def _always(inside: Expr) -> bool:

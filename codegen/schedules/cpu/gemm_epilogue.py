@@ -16,6 +16,8 @@ from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.core.dataclass import dataclass
 from frame.ir.graph import Graph, Value
 
+_ANCHORS = ("matmul", "conv2d", "conv2d_filter_grad")
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -71,7 +73,7 @@ def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:
 
     The capture is read by the epilogue alone, at the index of the output, and has its type.
     """
-    anchor = next(node for node in body.nodes if node.op in ("matmul", "conv2d"))
+    anchor = next(node for node in body.nodes if node.op in _ANCHORS)
     elsewhere = captures_below(
         value
         for node in body.nodes

@@ -9,6 +9,8 @@ from frame.codegen.schedules.cpu import (
     attention,
     concat,
     conv,
+    conv_filter,
+    conv_winograd,
     copy_layout,
     cumulative,
     elementwise,
@@ -58,7 +60,17 @@ for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces, reduction.overwritable),
     Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable, gemm.layouts),
-    Schedule("convolution", conv.lower, conv.workspaces, gemm_epilogue.overwritable, conv.layouts),
+    Schedule(
+        "convolution",
+        conv.lower,
+        conv.workspaces,
+        gemm_epilogue.overwritable,
+        conv.layouts,
+        conv_winograd.repeated,
+    ),
+    Schedule(
+        "conv2d_filter_grad", conv_filter.lower, conv_filter.workspaces, gemm_epilogue.overwritable
+    ),
     Schedule("attention", attention.lower, attention.workspaces),
     Schedule("pool", pool.lower),
     Schedule("pool_grad", pool_grad.lower, pool_grad.workspaces, checks=pool_grad.checks),

@@ -14,13 +14,16 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Buffer, Expr, Kernel, LoopKind, Type, Var
+from frame.codegen.loops.ir import Buffer, Expr, Kernel, LoopKind, Scope, Type, Var
+from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu.chunks import unflatten
 from frame.codegen.schedules.cpu.conv_pixels import side_by_side
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
+from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, float64
+from frame.ir.graph import Value
 
 NOTE = "\n".join(__doc__.splitlines()[2:3])
 WINDOW = 3  # points of the window along an axis
@@ -252,38 +255,58 @@ def interleaved(body: b.Body, vectors: Sequence[Expr]) -> list[Expr]:
 # --- weights --------------------------------------------------------------------------------------
 
 WEIGHTS_NOTE = """parallel over blocks of input channels, and tiles of output channels
-for input channel, for output channel    the transform of its weights, in float64, rounded once"""
+for input channel, for output channel    its weights, beside those of the others
+vector: for all of them                  the transform, in float64, rounded once"""
 
 
-def weights_call(group: Group, source: Buffer, target: Buffer) -> KernelCall:
+def weights_call(group: Group, weights: Value, target: Buffer) -> KernelCall:
     """Return the kernel that transforms weights [outputs, channels, 3, 3].
 
     The target is [points, points, blocks of channels, tiles of outputs, channels of a block,
     outputs of a tile]; what it has no weights for is zero.
     """
-    points, _, blocks, tiles, depth, height = map(b.as_index, target.shape)
-    outputs, channels = map(b.as_index, source.shape[:2])
-    rows = FILTERS[int(b.constant_value(points) or 0) - WINDOW + 1]
-    body, chunks = b.Body(), b.mul(blocks, tiles)
-    with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
-        block, tile = (body.let("at", i) for i in unflatten(chunk, [blocks, tiles]))
+    count, _, blocks, tiles, depth, height = (_known(size) for size in target.shape)
+    flat = Buffer(target.name, target.dtype, (count, count, blocks, tiles, depth * height))
+    group = group.with_buffers(outputs=(flat,))
+    rows, body = FILTERS[count - WINDOW + 1], b.Body()
+    with body.loop(blocks * tiles, "chunk", LoopKind.PARALLEL) as chunk:
+        block, tile = (
+            body.let("at", i) for i in unflatten(chunk, [b.index(blocks), b.index(tiles)])
+        )
+        shape = (WINDOW**2, depth * height)
+        window = body.alloc("window", target.dtype, shape, Scope.LOCAL)
         with body.loop(depth, "c") as c, body.loop(height, "row") as row:
             output = body.let("output", b.add(b.mul(tile, height), row))
             channel = body.let("channel", b.add(b.mul(block, depth), c))
-            there = body.let("there", b.and_(b.lt(output, outputs), b.lt(channel, channels)))
-            place = b.min_(output, b.sub(outputs, 1)), b.min_(channel, b.sub(channels, 1))
-            weights = _window(body, source, place, there)
-            half = [[_combined(body, g, weights[x::WINDOW]) for x in range(WINDOW)] for g in rows]
+            pair = body.let("pair", b.add(b.mul(c, height), row))
+            for k, weight in enumerate(_window(group, body, weights, (output, channel))):
+                body.store(window, [k, pair], b.cast(weight, target.dtype))
+        with body.loop(depth * height, "pair", LoopKind.VECTOR) as pair:
+            loads = [b.load(window, [k, pair]) for k in range(WINDOW**2)]
+            read = [body.let("w", b.cast(value, float64)) for value in loads]
+            half = [[_combined(body, g, read[x::WINDOW]) for x in range(WINDOW)] for g in rows]
             for i, line in enumerate(half):
                 for j, column in enumerate(rows):
                     value = b.cast(_combined(body, column, line), target.dtype)
-                    body.store(target, [i, j, block, tile, c, row], value)
-    return group.call("", body.block(), chunks, WEIGHTS_NOTE)
+                    body.store(flat, [i, j, block, tile, pair], value)
+    lanes = max(1, group.target.lanes(float64))
+    block_ = vectorise_loops(body.block(), lanes)
+    return group.call("", block_, b.index(blocks * tiles), WEIGHTS_NOTE)
 
 
-def _window(body: b.Body, source: Buffer, place: tuple[Expr, Expr], there: Expr) -> list[Expr]:
+def _known(size: int | Expr) -> int:
+    return int(b.constant_value(b.as_index(size)) or 0)
+
+
+def _window(group: Group, body: b.Body, weights: Value, place: tuple[Expr, Expr]) -> list[Expr]:
+    """Return the weights of a pair of channels, zeros where there is none."""
+    sizes = group.extents(weights.shape[:2])
+    limits = zip(place, sizes, strict=True)
+    there = body.let("there", functools.reduce(b.and_, [b.lt(i, size) for i, size in limits]))
+    inside = tuple(b.min_(i, b.sub(size, 1)) for i, size in zip(place, sizes, strict=True))
+    reader = Reader(group, body).guarded(there)
     return [
-        body.let("w", b.cast(b.load(source, [*place, y, x], there), float64))
+        body.let("w", reader.load(weights, (*inside, b.index(y), b.index(x))))
         for y in range(WINDOW)
         for x in range(WINDOW)
     ]
@@ -292,7 +315,7 @@ def _window(body: b.Body, source: Buffer, place: tuple[Expr, Expr], there: Expr)
 def _combined(body: b.Body, factors: Sequence[float], values: Sequence[Expr]) -> Expr:
     """Return a sum of products with constants that may be zero."""
     parts = [
-        value if factor == 1.0 else b.mul(b.const(factor, float64), value)
+        value if factor == 1.0 else b.mul(b.const(factor, value.type), value)
         for factor, value in zip(factors, values, strict=True)
         if factor != 0.0
     ]

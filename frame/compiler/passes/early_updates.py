@@ -19,7 +19,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from frame.compiler.passes.forward import Forward, bytes_of
+from frame.compiler.passes.forward import Forward
+from frame.compiler.passes.fusion_groups import magnitude
 from frame.compiler.passes.operator_fusion import root_of
 from frame.ir.graph import Graph, Node, Value
 from frame.ir.plan import is_checked
@@ -102,11 +103,16 @@ class _Schedule:
         """
         graph = self._forward
         freed = sum(
-            bytes_of(root)
+            _bytes_of(root)
             for root in {root_of(operand) for operand in node.operands}
             if self._left[root] == 1 and root.node is not None and root not in graph.returned
         )
-        taken = sum(bytes_of(each) for each in node.results if root_of(each) is each)
-        kept = sum(bytes_of(each) for each in node.results if each in graph.returned)
+        taken = sum(_bytes_of(each) for each in node.results if root_of(each) is each)
+        kept = sum(_bytes_of(each) for each in node.results if each in graph.returned)
         single = all(each.shape == () for each in (*node.operands, *node.results))
         return single, max(freed - taken + kept, 0), -graph.position[node]
+
+
+def _bytes_of(value: Value) -> int:
+    """Return about how many bytes a value has: symbols count as some number."""
+    return magnitude(value.shape) * value.dtype.itemsize

@@ -2,7 +2,8 @@
 
 A contraction's group is shown to the target on its own; where the target asks for a layout of an
 operand that is fixed for the model, a `relayout` is put before it, which then runs in the load
-program. Everything else stays row-major, and so do the weights of a graph that updates them.
+program. Other operands, such as the weights of a graph that updates them, get one where it pays
+though it runs each time. Everything else stays row-major.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def assign_some(
     with Rewriter(graph) as rewriter:
         for node in graph.nodes:
             start = len(rewriter.nodes)
-            _assign_node(rewriter, node, fixed if node in nodes else set(), packed)
+            if node in nodes:
+                _assign_node(rewriter, node, fixed, packed)
+            else:
+                rewriter.copy(node)
             made_for.update(dict.fromkeys(rewriter.nodes[start:], node))
         return rewriter.finish(), made_for
 
@@ -116,20 +120,21 @@ def _wanted(node: Node, fixed: set[Value], context: PassContext) -> dict[int, La
     """Return the layouts that the target asks for, by position of the operand."""
     if not has_trait(node, Trait.CONTRACTION):
         return {}
-    if not any(_can_pack(operand, fixed) for operand in node.operands):
+    if not any(operand.type.layout == ROW_MAJOR for operand in node.operands):
         return {}
     group = probe_group(node)
-    layouts: Mapping[int, Layout] = context.group_info(group, context.target).layouts
-    asked = {group.operands[capture]: layout for capture, layout in layouts.items()}
+    info = context.group_info(group, context.target)
+    layouts: Mapping[int, Layout] = info.layouts
+    asked = {
+        group.operands[capture]: layout
+        for capture, layout in layouts.items()
+        if group.operands[capture] in fixed or capture in info.repeated
+    }
     return {
         position: asked[operand]
         for position, operand in enumerate(node.operands)
-        if operand in asked and _can_pack(operand, fixed) and asked[operand] != ROW_MAJOR
+        if operand in asked and operand.type.layout == ROW_MAJOR != asked[operand]
     }
-
-
-def _can_pack(value: Value, fixed: set[Value]) -> bool:
-    return value in fixed and value.type.layout == ROW_MAJOR
 
 
 def _relayout(value: Value, layout: Layout, packed: _Packed) -> Value:

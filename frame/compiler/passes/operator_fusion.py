@@ -19,7 +19,7 @@ into every group that reads them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from frame.compiler.passes.attention_fusion import find_attentions
 from frame.compiler.passes.fusion_groups import (
@@ -134,12 +134,21 @@ class _Partition:
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.owner: dict[Node, Group] = {}
         self.groups: dict[Group, None] = {}
+        self.returned = frozenset(graph.returned)
+        self.readers: dict[Value, list[Node]] = {}
+        for node in graph.nodes:
+            for operand in node.operands:
+                self.readers.setdefault(operand, []).append(node)
 
     def build(self) -> None:
         """Assign every node that is not free to a group."""
         if ATTENTION in self.anchors:
             for nodes in find_attentions(self.graph, _is_free):
                 self._open_whole(ATTENTION, nodes)
+        for node in self.graph.nodes:
+            views = self._views_of_weights(node)
+            if views and anchor_of(node) in self.anchors:
+                self._open_whole(anchor_of(node), [*views, node])
         for node in self.graph.nodes:
             if (
                 node in self.owner
@@ -150,6 +159,20 @@ class _Partition:
             ):
                 continue
             self._place(node)
+
+    def _views_of_weights(self, node: Node) -> list[Node]:
+        """The views through which a node, and nothing else, reads weights that it copies anyway."""
+        position = 1 if node.op == "conv2d" else 0
+        if position == 0 and not node.attributes.get("winograd"):
+            return []
+        found: list[Node] = []
+        value = node.operands[position]
+        while value.node is not None and value.node.op in VIEWS and value not in self.returned:
+            if len(self._readers(value)) > 1:
+                break
+            found.insert(0, value.node)
+            value = value.node.operands[0]
+        return found
 
     def _place(self, node: Node) -> None:
         anchor = anchor_of(node)
@@ -172,7 +195,7 @@ class _Partition:
         self._add(group, node)
 
     def _open_whole(self, anchor: str, nodes: list[Node]) -> None:
-        """Open a group of nodes that nothing else joins; only the last of them is read outside."""
+        """Open a group of nodes of which only the last is read outside."""
         first, last = self.position[nodes[0]], self.position[nodes[-1]]
         group = Group(anchor, nodes[-1].results[0].shape, first, last)
         self.groups[group] = None
@@ -221,7 +244,9 @@ class _Partition:
             return False
         shape = node.results[0].shape
         if group.anchor in EPILOGUES:
-            return shape == group.domain and self._reads_elementwise(group, node)
+            if shape != group.domain or self._is_only_summed(group, node):
+                return False
+            return self._reads_elementwise(group, node)
         if group.anchor not in (ELEMENTWISE, REDUCTION):
             return False
         if group.reduced is None:
@@ -229,6 +254,26 @@ class _Partition:
         if shape == group.domain:
             return self._may_read_back(group) and self._reads_beside(group, node)
         return self._is_kept(group, shape)
+
+    def _is_only_summed(self, group: Group, node: Node) -> bool:
+        """Whether only reductions read a node, and others read what it reads of a group.
+
+        Then it is computed beside the reduction, of values that are in memory anyway; in the group
+        of the anchor it would be written besides.
+        """
+        readers = self._readers(node.results[0])
+        if not readers or not all(map(_is_reduction, readers)):
+            return False
+        if node.results[0] in self.returned:
+            return False
+        made = (s for s in self.sources(node) if s.node and self.owner.get(s.node) is group)
+        return all(
+            any(reader is not node and _is_reduction(reader) for reader in self._readers(value))
+            for value in made
+        )
+
+    def _readers(self, value: Value) -> Sequence[Node]:
+        return self.readers.get(value, ())
 
     def _reads_beside(self, group: Group, node: Node) -> bool:
         """Whether a node over the domain reads reductions of a group at their own elements."""

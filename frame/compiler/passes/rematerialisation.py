@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rematerialisation:
-    """Computes values of the forward part again where the backward part reads them.
+    """Orders the backward part; computes values of the forward part again where it reads them.
 
     Attributes:
         modules: patterns of module paths, separated by spaces, such as `encoder.*`; each module
@@ -52,17 +52,22 @@ class Rematerialisation:
                 the least arena that was found; sizes are symbols; or the target has no groups, and
                 its memory is not planned.
         """
-        if not (self.modules or self.budget) or not _trains(graph):
+        if not _trains(graph):
+            return graph
+        asked = bool(self.modules or self.budget)
+        if asked:
+            _require_plans(graph, context)
+        elif not context.capabilities.anchors:
             return graph
         from frame.compiler.passes.early_updates import with_early_updates
         from frame.compiler.passes.forward import Forward
+
+        forward = Forward(with_early_updates(Forward(graph)))
+        if not asked or (not self.modules and arena_size(forward.graph, context) <= self.budget):
+            return forward.graph
         from frame.compiler.passes.recompute import recomputed
         from frame.compiler.passes.units import inside
 
-        _require_plans(graph, context)
-        if not self.modules and arena_size(graph, context) <= self.budget:
-            return graph
-        forward = Forward(with_early_updates(Forward(graph)))
         if self.modules:
             chosen = inside(forward, self.modules.split())
             context.count("recomputed", len(chosen))

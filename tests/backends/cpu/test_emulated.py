@@ -28,7 +28,7 @@ CHOSEN = frozenset({
     "product_symbolic_deep", "convolution_windows", "convolution_points_float32",
     "elementwise_float32", "transpose_float32", "gather_float32", "pool_float32",
     "pool_grad_float32", "reduction_float32", "relayout_float32", "scatter_float32",
-    "mixed_attention_masks", "cumsum_float32", "affine_sample_float32",
+    "mixed_attention_masks", "cumsum_float32", "affine_sample_float32", "filter_grad_float32",
 })  # fmt: skip
 ALWAYS = {
     "armv8-a": CHOSEN,

@@ -33,7 +33,7 @@ FOLDER = Path(package.__file__).parent
 # each of which has a test of its own for every op.
 OTHERS = {"registry.py", "work.py", "table.py", "scalar_rules.py", "group.py"}
 OTHERS |= {"boundaries.py", "boundaries_along.py", "boundaries_attention.py"}
-OTHERS |= {"boundaries_indexed.py", "boundary_cases.py"}
+OTHERS |= {"boundaries_filter.py", "boundaries_indexed.py", "boundary_cases.py"}
 
 # Vectors of one element of float64.
 NARROW = ("elementwise_float64", "reduction_float64", "convolution_float64", "scatter_float64")
