@@ -21,7 +21,7 @@ from frame import ops
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import int64
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Size, exact_divide, numel, shape_text
+from frame.core.shapes import Size, exact_divide, known, numel, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops.record import (
     AttributeSpec,
@@ -271,11 +271,12 @@ def _fixed_reach(axis: Axis) -> int:
 def _filter_gradient(x: Value, w: Value, cotangent: Value, attributes: Attributes) -> Value:
     """Return the gradient by the weights, as an op of its own where one stands for it."""
     sizes = (*x.shape[1:], *w.shape)
-    known = all(isinstance(size, int) and size > 0 for size in sizes)
-    if not known or attributes["groups"] > 1 or attributes["input_dilation"] != (1, 1):
+    fixed = all(isinstance(size, int) and size > 0 for size in sizes)
+    if not fixed or attributes["groups"] > 1 or attributes["input_dilation"] != (1, 1):
         return conv_filter_gradient(x, w.shape, cotangent, attributes)
     plain = {name: attributes[name] for name in ("strides", "padding", "dilation")}
-    return ops.conv2d_filter_grad(x, cotangent, window=w.shape[2:], **plain)
+    window = tuple(map(known, w.shape[2:]))
+    return ops.conv2d_filter_grad(x, cotangent, window=window, **plain)
 
 
 def conv_filter_gradient(

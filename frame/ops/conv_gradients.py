@@ -15,7 +15,7 @@ import numpy as np
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
-from frame.core.shapes import Size, shape_text
+from frame.core.shapes import Size, known, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops.conv import (
     check_counts,
@@ -123,7 +123,7 @@ def _samples() -> Iterable[Sample]:
         x = smooth(shape)
         plain = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), **attributes}
         axes = conv_axes(shape, (outputs, shape[1], *attributes["window"]), plain)
-        places = tuple(axis.output(_NAME) for axis in axes)
+        places = tuple(known(axis.output(_NAME)) for axis in axes)
         cotangent = smooth((shape[0], outputs, *places), low=-1.2, high=1.0)
         yield Sample(name, (x, cotangent), attributes)
     image = smooth((1, 1, 3, 3))

@@ -33,6 +33,7 @@ from frame.codegen.schedules.cpu.gemm_micro import MOST_STEPS, Tile, call_produc
 from frame.codegen.schedules.cpu.gemm_pack import write_transposed
 from frame.codegen.schedules.cpu.vectors import picked
 from frame.codegen.schedules.group import Group, Index, KernelCall
+from frame.codegen.schedules.sizes import static
 from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph, Value
@@ -129,7 +130,7 @@ class _Sums:
         plan, sums = self.plan, self.group.workspaces[0]
         zero = b.const(0.0, plan.dtype)
         with body.loop(plan.padded_rows, "row") as row:
-            with body.loop(sums.shape[3] // plan.lanes, "v") as v:
+            with body.loop(plan.sums[3] // plan.lanes, "v") as v:
                 body.store(sums, [*at, row, b.ramp(b.mul(v, plan.lanes), plan.lanes)], zero)
             with body.loop(plan.left[1] // plan.lanes, "v") as v:
                 body.store(local.left, [row, b.ramp(b.mul(v, plan.lanes), plan.lanes)], zero)
@@ -250,7 +251,7 @@ class _Sums:
             b.index(plan.left[1]),
             b.index(1),
             b.index(plan.columns),
-            b.index(sums.shape[3]),
+            b.index(plan.sums[3]),
             b.index(1),
         )
         zero = b.index(0)
@@ -310,9 +311,8 @@ class _Results:
         """Give all captures and outputs one dimension for the weights of an output."""
 
         def rows(memory: Buffer, value: Value) -> Buffer:
-            shape = (1,) * (4 - len(value.shape)) + value.shape
-            whole = (shape[0], math.prod(map(int, shape[1:])))
-            kept = tuple(size for size in whole if size != 1)
+            shape = [static(size, 0) for size in (1,) * (4 - len(value.shape)) + value.shape]
+            kept = tuple(size for size in (shape[0], math.prod(shape[1:])) if size != 1)
             return Buffer(memory.name, memory.dtype, kept, (), memory.scope)
 
         operands = self.node.operands
