@@ -67,6 +67,10 @@ def _epilogues(cases: Cases) -> None:
     cases.outputs(gradient * cases.input((3, 1, 1)))  # not along the weights of an output
     one = _gradient(cases, (2, 1, 5, 4), 5, (1, 3))
     cases.outputs(one + cases.input((5, 1, 1, 3)))
+    x, cotangent = cases.input((2, 3, 5, 9)), ops.expand(cases.input((2, 4, 1, 1)), (2, 4, 5, 9))
+    cases.outputs(ops.conv2d_filter_grad(x, cotangent, window=(3, 3), **_SAME))
+    x, cotangent = ops.expand(cases.input((2, 3, 1, 1)), (2, 3, 5, 17)), cases.input((2, 4, 2, 8))
+    cases.outputs(ops.conv2d_filter_grad(x, cotangent, window=(3, 3), strides=(2, 2)))
     x, cotangent = cases.input((2, 2, 3, 3)), cases.input((2, 2, 1, 1))
     cases.outputs(ops.conv2d_filter_grad(x, cotangent, window=(3, 3)) + x)
 

@@ -93,7 +93,9 @@ class _Sums:
         )
 
     def with_planes(self, group: Group) -> Group:
-        """Give the cotangent one dimension for the rows and columns of its images."""
+        """Give a cotangent in memory one dimension for the rows and columns of its images."""
+        if self.cotangent.node is not None:
+            return group
         position = group.body.input_values.index(self.cotangent)
         memory, plan = group.captures[position], self.plan
         area = plan.height.positions * plan.width.positions
@@ -207,7 +209,7 @@ class _Sums:
         for k in range(count):
             place = (*index, b.ramp(b.add(start, k * lanes), lanes))
             value = b.cast(reader.load(self.x, place), plan.dtype)
-            vectors.append(body.let("x", value))
+            vectors.append(body.let("x", _wide(value, lanes)))
         for q in range(count):
             order = [lane * count + q for lane in range(lanes)]
             value = picked(body, vectors, order) if count > 1 else vectors[0]
@@ -270,8 +272,6 @@ class _Sums:
     def write_right(self, body: b.Body, local: _Local, place: _Place, output: Expr) -> None:
         """Write the pixels of a panel of outputs, a row a pixel; outputs beyond the last repeat."""
         plan = self.plan
-        position = self.group.body.input_values.index(self.cotangent)
-        memory = self.group.captures[position]
         first = body.let("pixel", b.mul(place.row, plan.width.positions))
         with body.loop(place.images, "n") as n:
             image = body.let("image", b.add(place.image, n))
@@ -280,13 +280,27 @@ class _Sums:
             def load(pixel: Expr, column: Expr) -> Expr:
                 channel = b.min_(b.add(output, column), plan.outputs - 1)
                 at = b.add(pixel, b.broadcast(first, pixel.type.lanes))
-                return b.cast(b.load(memory, [image, channel, at]), plan.dtype)
+                return b.cast(self.pixels(body, image, channel, at), plan.dtype)
 
             def save(pixel: Expr, column: Expr, value: Expr) -> None:
                 body.store(local.right, [b.add(start, pixel), column], value)
 
             columns = b.index(plan.columns)
             write_transposed(body, load, save, place.pixels, columns, plan.lanes)
+
+    def pixels(self, body: b.Body, image: Expr, channel: Expr, place: Expr) -> Expr:
+        """Return elements of the cotangent, which may be spread from fewer, by their places."""
+        if self.cotangent.node is None:
+            position = self.group.body.input_values.index(self.cotangent)
+            return b.load(self.group.captures[position], [image, channel, place])
+        width = self.plan.width.positions
+        index = (image, channel, b.div(place, width), b.rem(place, width))
+        return _wide(Reader(self.group, body).load(self.cotangent, index), place.type.lanes)
+
+
+def _wide(value: Expr, lanes: int) -> Expr:
+    """Return a value that does not depend on the lanes of its index in all of them."""
+    return value if value.type.lanes == lanes else b.broadcast(value, lanes)
 
 
 class _Local:
