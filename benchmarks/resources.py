@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from benchmarks.measuring import interleaved, ratio, window
+from benchmarks.measuring import repeats_for, window
 from benchmarks.suite.case import Case
 from benchmarks.suite.cases import CASES
 from benchmarks.suite.peers import frame_peer
@@ -44,16 +44,18 @@ def scaling(case: Case, rounds: int) -> Figures:
     """Return how much quicker a case is with all threads than with one."""
     call = frame_peer.prepare(case.instance(), 0).call
     threads = os.cpu_count() or 1
+    repeats = repeats_for(call, seconds=0.1)
+    pairs = []
+    for _ in range(rounds):
+        one, every = (_steady(call, count, repeats) for count in (1, threads))
+        pairs.append(one / every)
+    return {"threads": threads, "ratio": round(statistics.median(pairs), 3), "bar": 1.8}
 
-    def limited(count: int) -> Callable[[], Any]:
-        def run() -> Any:
-            set_num_threads(count)
-            return call()
 
-        return run
-
-    times = interleaved({"one": limited(1), "all": limited(threads)}, rounds)
-    return {"threads": threads, "ratio": round(ratio(times, "one", "all"), 3), "bar": 1.8}
+def _steady(call: Callable[[], Any], threads: int, repeats: int) -> float:
+    set_num_threads(threads)
+    call()
+    return window(call, repeats)
 
 
 def wake(case: Case, rounds: int) -> Figures:
