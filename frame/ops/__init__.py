@@ -52,7 +52,7 @@ DEFERRED: dict[str, tuple[str, ...]] = {
         "soft_margin_loss",
     ),
     "frame.ops.attention": ("scaled_dot_product_attention",),
-    "frame.ops.fourier": ("irfft", "rfft"),
+    "frame.ops.fourier": ("fourier_rows", "irfft", "rfft"),
     "frame.ops.ordering": ("argsort", "cumsum", "sort", "topk"),
     "frame.ops.recurrences": ("linear_scan", "selective_scan"),
     "frame.ops.sampling": ("affine_sample",),

@@ -65,6 +65,7 @@ __all__ = [
     "flip",
     "floor",
     "floor_div",
+    "fourier_rows",
     "full",
     "gather",
     "gelu",
@@ -397,6 +398,9 @@ def floor(x: Operand) -> Value:
 
 def floor_div(a: Operand, b: Operand) -> Value:
     """Return the floor of a / b, as Python and numpy do."""
+
+def fourier_rows(x: Operand, table: Operand, size: int, count: int, inverse: bool = False) -> Value:
+    """What rfft and irfft of long rows become."""
 
 def full(shape: Size | Sequence[Size], value: float, dtype: DTypeLike = ...) -> Value:
     """Return a tensor of a shape, which may hold symbols, with all elements equal to `value`."""

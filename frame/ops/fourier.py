@@ -1,23 +1,28 @@
 """Discrete Fourier transforms of real sequences along the last axis: rfft and irfft.
 
 Complex numbers are pairs (real, imaginary) along a new last axis. A length of up to `DIRECT` is one
-product with the matrix of the transform; a longer one splits into two factors (Cooley, Tukey, Math.
-Comp. 19, 1965), each a product again, with a twist by roots of unity between them; a prime above
-`DIRECT` is one large product. A few frequencies of a long sequence are one product with their part
-of the matrix. Narrow floats compute in float32.
+product with the matrix of the transform, and so are a few frequencies of a longer one, where that
+is less work than a fast transform. Any other is `fourier_rows`, which a target may take whole. It
+decomposes where none does: a length splits into two factors (Cooley, Tukey, Math. Comp. 19, 1965),
+each a product again, with a twist by roots of unity between them; a prime above `DIRECT` is one
+large product. Narrow floats compute in float32.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from frame import ops
+from frame.core.dtypes import float32, float64
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import known, shape_text
 from frame.ir.graph import TensorType, Value
 from frame.ops.composite import Attributes, Types, composite, in_float32
+from frame.ops.fourier_tables import plan_of, table_of
 from frame.ops.record import AttributeSpec, GradientContext, Operand, Sample
 from frame.ops.samples import not_finite, smooth
 
@@ -25,11 +30,19 @@ Operands = tuple[Value, ...]
 Pair = tuple[Value, Value | None]  # real and imaginary part; None is zero
 
 DIRECT = 64
-"""The longest transform that is one product whatever its factors; and the most frequencies of a
-longer one that are."""
+"""The longest transform that is one product whatever its factors."""
 
 LARGEST_TABLE = 2**18
 """The most pairs of numbers in the matrix of a longer transform that is one product."""
+
+LONGEST = 2**16
+"""The longest transform that is taken whole: what it keeps of each row lies in the caches."""
+
+_PASS = 1.6
+"""What a fast transform costs for each element and each halving of the length, in products."""
+
+_CONVOLVED = 8.0
+"""How much more it costs where its length has a large prime factor."""
 
 
 def _angles(rows: int, columns: int, size: int) -> np.ndarray:
@@ -97,8 +110,20 @@ def _part(x: Value, start: int, stop: int) -> Value:
 
 
 def _is_direct(size: int, count: int) -> bool:
-    """Tell whether `count` frequencies of `size` elements are best had as one product."""
-    return size <= DIRECT or (count <= DIRECT and size * count <= LARGEST_TABLE)
+    """Tell whether `count` frequencies of `size` elements are best had as one product.
+
+    An element of a product costs `count` pairs of multiply-adds; one of a fast transform a few for
+    each halving of the length.
+    """
+    if size <= DIRECT or size > LONGEST:
+        return size <= DIRECT or (count <= DIRECT and size * count <= LARGEST_TABLE)
+    fast = _PASS * math.log2(size) * (_CONVOLVED if plan_of(size).padded else 1.0)
+    return count <= fast and size * count <= LARGEST_TABLE
+
+
+def _whole(size: int) -> bool:
+    """Tell whether a transform that is no product is `fourier_rows`."""
+    return size <= LONGEST
 
 
 # --- rfft -----------------------------------------------------------------------------------------
@@ -152,8 +177,15 @@ def _build_rfft(operands: Operands, attributes: Attributes) -> Value:
         angles = _angles(size, count, size)
         table = np.stack([np.cos(angles), -np.sin(angles)], -1).reshape(size, 2 * count)
         z = ops.reshape(ops.matmul(x, _table(table, x)), (*x.shape[:-1], count, 2))
-    else:
-        z = ops.stack([_part(p, 0, count) for p in _forward((x, None), size) if p is not None], -1)
+        return z + ops.unsqueeze(_poison(x, 1), x.rank)
+    if _whole(size):
+        return ops.fourier_rows(x, _table(table_of(size), x), size=size, count=count)
+    return _forward_rows(x, size, count)
+
+
+def _forward_rows(x: Value, size: int, count: int) -> Value:
+    """Return the first frequencies of real rows, by products."""
+    z = ops.stack([_part(p, 0, count) for p in _forward((x, None), size) if p is not None], -1)
     return z + ops.unsqueeze(_poison(x, 1), x.rank)
 
 
@@ -259,6 +291,15 @@ def _build_irfft(operands: Operands, attributes: Attributes) -> Value:
         rows = ops.reshape(z, (*z.shape[:-2], 2 * count))
         y = ops.matmul(rows, _table(_inverse_table(count, size), z))
         return y + ops.squeeze(_poison(z, 2), z.rank - 1)
+    if _whole(size):
+        table = _table(table_of(size), z)
+        return ops.fourier_rows(z, table, size=size, count=count, inverse=True)
+    return _inverse_rows(z, size)
+
+
+def _inverse_rows(z: Value, size: int) -> Value:
+    """Return the real rows of spectra, by products."""
+    count = known(z.shape[-2])
     missing = size // 2 + 1 - count
     real, imaginary = _halves(_with_zeros(z, missing) if missing else z)
     # The imaginary parts of frequency 0 and of the middle don't reach a real sequence; negated
@@ -313,4 +354,99 @@ composite(
     gradient=_gradient_irfft,
     attributes=(AttributeSpec("n", "int", doc="the length of the sequence"),),
     results=("x",),
+)
+
+
+# --- fourier_rows ---------------------------------------------------------------------------------
+
+
+def _infer_rows(operands: Types, attributes: Attributes) -> TensorType:
+    x, table = operands
+    size, count, inverse = attributes["size"], attributes["count"], attributes["inverse"]
+    if size < 1 or not 1 <= count <= size // 2 + 1:
+        raise InvalidArgumentError(
+            f"fourier_rows needs a size of 1 or more and a count from 1 to size // 2 + 1, received "
+            f"size {size} and count {count}"
+        )
+    taken, given = ((count, 2), (size,)) if inverse else ((size,), (count, 2))
+    if x.rank < len(taken) or x.shape[x.rank - len(taken) :] != taken:
+        raise InvalidArgumentError(
+            f"fourier_rows of size {size} and count {count} takes [..., {shape_text(taken)[1:]}, "
+            f"received {shape_text(x.shape)}"
+        )
+    rows = plan_of(size).rows
+    if table.dtype not in (float32, float64) or table.shape != (rows, 2):
+        raise InvalidArgumentError(
+            f"fourier_rows of size {size} takes the table [{rows}, 2] of float32 or float64 that "
+            f"frame.ops.fourier_tables.table_of gives, received {table.dtype} "
+            f"{shape_text(table.shape)}"
+        )
+    return TensorType(x.dtype, (*x.shape[: x.rank - len(taken)], *given))
+
+
+def _reference_rows(operands: Sequence[np.ndarray], attributes: Attributes) -> np.ndarray:
+    x, _ = operands
+    if attributes["inverse"]:
+        return _reference_irfft([x], {"n": attributes["size"]})
+    return _reference_rfft([x], {"count": attributes["count"]})
+
+
+def _build_rows(operands: Operands, attributes: Attributes) -> Value:
+    x, size = operands[0], attributes["size"]
+    if attributes["inverse"]:
+        return _inverse_rows(x, size)
+    return _forward_rows(x, size, attributes["count"])
+
+
+def _gradient_rows(context: GradientContext) -> Sequence[Value | None]:
+    """Those of rfft and irfft: the table is a constant."""
+    values = context.attributes
+    if values["inverse"]:
+        inner = replace(context, attributes={"n": values["size"]})
+        return [*_gradient_irfft(inner), None]
+    return [*_gradient_rfft(replace(context, operands=context.operands[:1])), None]
+
+
+def _rows_samples() -> Iterable[Sample]:
+    def sample(name: str, size: int, *batch: int, count: int = 0, inverse: bool = False) -> Sample:
+        count = count or size // 2 + 1
+        x = smooth((*batch, count, 2) if inverse else (*batch, size), seed=size)
+        values = {"size": size, "count": count, "inverse": inverse}
+        return Sample(name, (x, table_of(size)), values, (1,))
+
+    for inverse, way in ((False, "forward"), (True, "inverse")):
+        for size in (1, 15):
+            yield sample(f"{way}_{size}", size, 2, inverse=inverse)
+        yield sample(f"{way}_empty", 4, 0, inverse=inverse)
+    yield sample("vector", 6)
+    yield sample("few", 12, 3, count=2, inverse=True)
+    yield sample("prime", 17, 2, 2)
+    yield sample("twice_a_prime", 34, 3, inverse=True)
+    spoiled = smooth((4, 4), seed=2)
+    spoiled[0, 1], spoiled[2, 3], spoiled[3, 0] = np.inf, np.nan, -np.inf
+    values = {"size": 4, "count": 3, "inverse": False}
+    yield Sample("not_finite", (spoiled, table_of(4)), values, (1,), gradient=False)
+
+
+composite(
+    "fourier_rows",
+    "What rfft and irfft of long rows become: a transform that a target takes whole, with the "
+    "table of roots of unity that it multiplies by. [..., size] -> [..., count, 2], or the "
+    "inverse. The table is that of frame.ops.fourier_tables.table_of; what another gives is not "
+    "defined.",
+    (
+        Operand("x", ("float",), doc="rows [..., size], or for the inverse [..., count, 2]"),
+        Operand("table", ("float",), "P", doc="the roots in float32 or float64"),
+    ),
+    infer=_infer_rows,
+    reference=_reference_rows,
+    build=in_float32(_build_rows),
+    samples=_rows_samples,
+    gradient=_gradient_rows,
+    attributes=(
+        AttributeSpec("size", "int", doc="the real elements of a row"),
+        AttributeSpec("count", "int", doc="the frequencies of a spectrum, from 0 on"),
+        AttributeSpec("inverse", "bool", False, "whether rows are made from spectra"),
+    ),
+    results=("y",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from frame.compiler.passes.memory_planning import MemoryPlanning
 from frame.compiler.passes.shape_inference import ShapeInference
 from frame.core.dtypes import bfloat16, bool_, float32, int32, int64, uint64
 from frame.ir.builder import GraphBuilder
-from frame.ir.graph import Constant, Graph, Node, Role, TensorType
+from frame.ir.graph import Constant, Graph, Node, Role, TensorType, Value
 from frame.ops.registry import create_node
-from tests.compiler.support import WHOLE, build, packed_group_info, tensor
+from tests.compiler.support import CAPABILITIES, WHOLE, build, packed_group_info, tensor
 
 PARAMETER = Role.PARAMETER
 
@@ -503,6 +503,34 @@ def signature() -> Graph:
 _LOOSE = {"exact": False}
 WHOLE_TARGET = {"capabilities": WHOLE}
 
+WHOLE_SPECTRA = {
+    "capabilities": replace(
+        CAPABILITIES, composites=CAPABILITIES.composites | {"rfft", "irfft", "fourier_rows"}
+    )
+}
+
+
+def spectra() -> Graph:
+    """Spectra of which a part is used, and some that must stay whole."""
+
+    def function(x: Value) -> list[Value]:
+        low = ops.rfft(x)[:, :3]
+        every, middle = ops.rfft(x * 2.0), ops.rfft(x * 3.0)
+        zeros = ops.expand(ops.constant(np.float32(0.0)), (2, 4, 2))
+        return [
+            ops.irfft(ops.pad(low * 2.0, (0, 0, 0), (0, 6, 0)), n=16),
+            ops.irfft(ops.concat([low, zeros], axis=1), n=12),
+            every[:, :2],
+            every * 3.0,
+            middle[:, 1:4],
+            middle[:, :2, 0],
+            ops.irfft(ops.pad(low, (0, 0, 0), (0, 6, 0), value=1.0), n=16),
+            ops.irfft(ops.pad(low, (0, 1, 0), (0, 5, 0)), n=16),
+        ]
+
+    return build(function, tensor(2, 16))
+
+
 CASES: Mapping[str, Case] = {
     "canonicalize_identities": Case(Canonicalize(), identities),
     "canonicalize_constants_to_the_right": Case(Canonicalize(), constants_to_the_right),
@@ -527,6 +555,7 @@ CASES: Mapping[str, Case] = {
     "canonicalize_body": Case(Canonicalize(), rewritten_body, **_LOOSE),
     "canonicalize_loop_invariants": Case(Canonicalize(), loop_invariants),
     "canonicalize_symbolic_size": Case(Canonicalize(), symbolic_size),
+    "canonicalize_spectra": Case(Canonicalize(), spectra, WHOLE_SPECTRA),
     "shape_inference_stale_types": Case(ShapeInference(), stale_types),
     "constant_folding_cascade": Case(ConstantFolding(), cascade),
     "constant_folding_declared_dtype": Case(ConstantFolding(), declared_dtype),

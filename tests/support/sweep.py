@@ -101,7 +101,7 @@ SCALES: Mapping[str, Scale] = {
             "softmax", "log_softmax", "layer_norm", "batch_norm_train", "batch_norm_infer",
             "softmax_cross_entropy", "scan", "normal", "group_norm", "rms_norm",
             "scaled_dot_product_attention", "binary_cross_entropy_with_logits",
-            "rfft", "irfft", "affine_sample",
+            "rfft", "irfft", "fourier_rows", "affine_sample",
         ),
         _largest,
     ),
@@ -237,6 +237,7 @@ JOINED: Mapping[str, str] = {
     "sum": "reduction",
     "relayout": "relayout",
     "cumsum": "cumsum",
+    "fourier_rows": "fourier_rows",
     "scaled_dot_product_attention": "attention",
 }
 

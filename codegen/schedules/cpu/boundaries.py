@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from frame import ops
-from frame.codegen.schedules.cpu.boundaries_along import cumsum
+from frame.codegen.schedules.cpu.boundaries_along import cumsum, fourier_rows
 from frame.codegen.schedules.cpu.boundaries_attention import attention
 from frame.codegen.schedules.cpu.boundaries_filter import conv2d_filter_grad
 from frame.codegen.schedules.cpu.boundaries_indexed import affine_sample, gather, scatter
@@ -700,6 +700,7 @@ BOUNDARIES: dict[str, Callable[[TargetDescription], Iterable[Graph]]] = {
     "scatter": scatter,
     "concat": concat,
     "cumsum": cumsum,
+    "fourier_rows": fourier_rows,
     "relayout": relayout,
     "elementwise": elementwise,
     "reduction": reduction,

@@ -11,6 +11,7 @@ from frame.core.dtypes import bfloat16, float16, float32, float64, int8, int32, 
 from frame.core.shapes import Dim
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph
+from frame.ops.fourier_tables import table_of
 
 
 def cumsum(target: TargetDescription) -> Iterator[Graph]:
@@ -37,3 +38,38 @@ def cumsum(target: TargetDescription) -> Iterator[Graph]:
     for dtype in (float32, float64, float16, bfloat16, int8, int32, int64):
         yield graph(f"cumsum_{dtype}", dtype, fill)
     yield graph("cumsum_long", float32, long)
+
+
+def fourier_rows(target: TargetDescription) -> Iterator[Graph]:
+    """Yield transforms both ways: every codelet, convolutions, few frequencies, spare rows."""
+
+    def transform(cases: Cases, batch: tuple[int | Dim, ...], size: int, count: int = 0) -> None:
+        count, table = count or size // 2 + 1, table_of(size).astype(cases.dtype.numpy)
+        for inverse, row in ((False, (size,)), (True, (count, 2))):
+            x = cases.input((*batch, *row))
+            rows = ops.fourier_rows(x, ops.constant(table), size=size, count=count, inverse=inverse)
+            cases.outputs(rows)
+
+    def fill(cases: Cases) -> None:
+        lanes = target.lanes(cases.dtype)
+        for size in (1, 2, 3, 4, 8, 14, 33, 5 * 13, 128):
+            transform(cases, (lanes + 1,), size)
+        for rows in around(lanes, 2 * lanes):
+            transform(cases, (rows,), 6)
+        transform(cases, (lanes + 2,), 2 * lanes + 2)
+        for size in (17, 2 * 19):  # convolutions
+            transform(cases, (lanes + 1,), size)
+        transform(cases, (2, lanes - 1), 16, 5)
+        transform(cases, (lanes + 1,), 15, 1)
+        transform(cases, (Dim.symbol("batch"),), 12)
+        table = ops.constant(table_of(10).astype(cases.dtype.numpy))
+        spread = ops.expand(cases.input((1, 10)), (lanes + 1, 10))
+        cases.outputs(ops.fourier_rows(spread, table, size=10, count=6))
+
+    def long(cases: Cases) -> None:
+        transform(cases, (19,), 1 << 14)  # whose memory is a workspace
+        transform(cases, (2,), 4093)
+
+    for dtype in (float32, float64):
+        yield graph(f"mixed_fourier_{dtype}", dtype, fill)
+    yield graph("mixed_fourier_long", float32, long)

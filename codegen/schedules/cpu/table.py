@@ -14,6 +14,7 @@ from frame.codegen.schedules.cpu import (
     copy_layout,
     cumulative,
     elementwise,
+    fourier,
     gather,
     gemm,
     gemm_epilogue,
@@ -79,6 +80,7 @@ for _schedule in (
     Schedule("concat", concat.lower),
     Schedule("cumsum", cumulative.lower, cumulative.workspaces),
     Schedule("affine_sample", sample.lower),
+    Schedule("fourier_rows", fourier.lower, fourier.workspaces),
     Schedule("relayout", copy_layout.lower),
 ):
     register_schedule(

@@ -19,6 +19,7 @@ from frame.compiler.passes.loop_sums import move_sums
 from frame.compiler.passes.operator_fusion import inline_groups
 from frame.compiler.passes.rules_arithmetic import ARITHMETIC
 from frame.compiler.passes.rules_views import VIEW_RULES
+from frame.compiler.passes.spectra import narrow_spectra
 from frame.compiler.passes.transposes import cancel_transposes
 from frame.core.dataclass import dataclass
 from frame.ir.builder import Rewriter
@@ -49,6 +50,7 @@ class Canonicalize:
     `batch_norm` says whether the normalisation after a convolution or a product may be folded into
     its weights, where these do not change from run to run; `hoist` whether what is the same in
     every step of a scan is computed before it, and what only its last step needs after it.
+    Of a spectrum only the frequencies that are used are made.
     """
 
     name: ClassVar[str] = "canonicalize"
@@ -57,7 +59,7 @@ class Canonicalize:
 
     def run(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph in canonical form."""
-        graph = cancel_transposes(inline_groups(graph), context)
+        graph = narrow_spectra(cancel_transposes(inline_groups(graph), context), context)
         if self.batch_norm:
             graph = fold_batch_norms(graph, context)
         if self.hoist:

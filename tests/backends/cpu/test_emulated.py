@@ -29,6 +29,7 @@ CHOSEN = frozenset({
     "elementwise_float32", "transpose_float32", "gather_float32", "pool_float32",
     "pool_grad_float32", "reduction_float32", "relayout_float32", "scatter_float32",
     "mixed_attention_masks", "cumsum_float32", "affine_sample_float32", "filter_grad_float32",
+    "mixed_fourier_float32",
 })  # fmt: skip
 ALWAYS = {
     "armv8-a": CHOSEN,

@@ -99,6 +99,8 @@ SIZES = defaultdict(
     product_symbolic_deep=(1, 2, 3, 5, 6, 7, 11),
     concat_float32=(2, 19),
     cumsum_float32=(2, 19),  # a vector and a rest
+    mixed_fourier_float32=(2, 19),
+    mixed_fourier_float64=(2, 19),
     mixed_rows_float32=(2, 95),  # ends in a vector and a rest, for any number of lanes,
 )
 
