@@ -29,6 +29,7 @@ from frame.codegen.loops.ir import (
     Extract,
     Fma,
     MulHigh,
+    PairDot,
     Ramp,
     Reduce,
     Select,
@@ -37,7 +38,7 @@ from frame.codegen.loops.ir import (
     Unary,
     UnaryOp,
 )
-from frame.core.dtypes import DType, bool_, float32, float64, uint32
+from frame.core.dtypes import DType, bfloat16, bool_, float32, float64, uint32
 from frame.core.errors import InternalError
 
 Number: TypeAlias = bool | int | float
@@ -652,6 +653,14 @@ def fma(a: Operand, b: Operand, c: Operand) -> Expr:
     if isinstance(x, Const) and isinstance(y, Const) and isinstance(z, Const):
         return _fold(semantics.fma, x, y, z)
     return Fma(x, y, z)
+
+
+def pair_dot(a: Expr, b: Expr, c: Expr) -> Expr:
+    """Return c plus the dot product of the pair of each lane: see `PairDot`."""
+    lanes = Type(bfloat16, 2 * c.type.lanes)
+    require(c.type.dtype == float32, "pair_dot: expected sums in float32", c)
+    require(a.type == lanes and b.type == lanes, f"pair_dot: expected operands {lanes}", a, b)
+    return PairDot(a, b, c)
 
 
 def cast(x: Expr, dtype: DType) -> Expr:

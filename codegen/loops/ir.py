@@ -207,6 +207,31 @@ class Fma(Expr):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PairDot(Expr):
+    """`c + a1 * b1 + a0 * b0` in every lane, for the pair (a0, a1) of that lane.
+
+    `a` and `b` are bfloat16 and have two lanes for each float32 lane of `c`. The products are
+    exact; the one of the second of a pair is added first, and each sum rounds to nearest even, as
+    VDPBF16PS of x86 does (Intel SDM volume 2), which besides takes subnormals for zero and raises
+    no exception. BFDOT of AArch64 adds the two products first and rounds each sum to odd (Arm ARM,
+    BFDotAdd). Results differ by that between machines, never on one.
+    """
+
+    a: Expr
+    b: Expr
+    c: Expr
+    type: Type = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", self.c.type)
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """The three operands."""
+        return (self.a, self.b, self.c)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast(Expr):
     """Convert the value to another dtype.
 

@@ -183,6 +183,15 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     return _fma64(a, b, c)
 
 
+def pair_dot(a: Array, b: Array, c: Array) -> Array:
+    """Return float32 sums `c` plus the products of the pairs of bfloat16 of each lane.
+
+    The second of a pair is added before the first, each with one rounding.
+    """
+    x, y = (pairs.astype(np.float32).reshape(-1, 2) for pairs in (a, b))
+    return _fma32(x[:, 0], y[:, 0], _fma32(x[:, 1], y[:, 1], c))
+
+
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     total = a + b
     part = total - a

@@ -42,6 +42,7 @@ from frame.codegen.loops.ir import (
     LoopKind,
     Module,
     MulHigh,
+    PairDot,
     Place,
     Prefetch,
     Ramp,
@@ -60,7 +61,7 @@ from frame.codegen.loops.ir import (
 )
 from frame.codegen.loops.rewrites.parallelise import parallel_extent, parallel_loop
 from frame.codegen.loops.traverse import Substitution, fold_dag, post_order, walk
-from frame.core.dtypes import float32, float64, uint8, uint32
+from frame.core.dtypes import bfloat16, float32, float64, uint8, uint32
 from frame.core.errors import InternalError
 
 MAX_LANES = 64
@@ -604,6 +605,12 @@ def _fma(c: _Checker, e: Fma) -> None:
     c.expect(e.type.dtype in (float32, float64), f"fma of {e.type}")
 
 
+def _pair_dot(c: _Checker, e: PairDot) -> None:
+    lanes = Type(bfloat16, 2 * e.type.lanes)
+    good = e.type.dtype == float32 and e.a.type == lanes and e.b.type == lanes
+    c.expect(good, f"pair_dot of {e.a.type}, {e.b.type} and {e.type}")
+
+
 def _bitcast(c: _Checker, e: Bitcast) -> None:
     source, target = e.x.type.dtype, e.dtype
     good = source.bits == target.bits and not source.is_bool and not target.is_bool
@@ -656,6 +663,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[[_Checker, Any], int | None]] = {
     Compare: _compare,
     Select: _select,
     Fma: _fma,
+    PairDot: _pair_dot,
     Cast: lambda c, e: None,
     Bitcast: _bitcast,
     MulHigh: _mul_high,

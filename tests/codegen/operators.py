@@ -207,6 +207,40 @@ def bit_rows():
     return rows
 
 
+def pair_rows(lanes):
+    """Dot products of pairs: the vectors of two loads side by side, taken for sums of one."""
+    arrays = [values(dt.bfloat16, seed) for seed in range(4)]
+    sums = values(dt.float32, 4)
+    with np.errstate(all="ignore"):
+        a, c = (
+            np.stack([low.reshape(-1, lanes), high.reshape(-1, lanes)], 1).ravel()
+            for low, high in (arrays[:2], arrays[2:])
+        )
+        products = a.astype(np.float32) * c.astype(np.float32)
+        sums[::2] = -products[1::2][::2]  # cancels, and leaves the other product of the pair
+        expected = semantics.pair_dot(a, c, sums)
+    whole = tuple(range(2 * lanes))
+
+    def dot(u, v, x, y, total):
+        return ir.PairDot(ir.Shuffle(u, v, whole), ir.Shuffle(x, y, whole), total)
+
+    return [(dot, (dt.bfloat16,) * 4 + (dt.float32,), dt.float32, (*arrays, sums), expected)]
+
+
+def repeated_rows():
+    """One pair of 16-bit lanes in each word of a vector."""
+    rows = []
+    for dtype in (dt.bfloat16, dt.uint16):
+        x = values(dtype, 1)
+        repeated = np.repeat(x.reshape(-1, 4, 2)[:, :1], 4, 1).ravel()
+
+        def repeat(v):
+            return ir.Shuffle(ir.Shuffle(v, v, (0, 1)), ir.Shuffle(v, v, (0, 1)), (0, 1) * 4)
+
+        rows.append((repeat, (dtype,), dtype, (x,), repeated))
+    return rows
+
+
 REDUCTIONS = (ir.BinaryOp.ADD, ir.BinaryOp.MUL, ir.BinaryOp.MIN, ir.BinaryOp.MAXIMUM)
 
 

@@ -166,6 +166,21 @@ def _fma(writer: CWriter, expr: ir.Fma, operands: Sequence[str]) -> str:
     return writer.lanewise(expr.type, f"fma{suffix}({{0}}, {{1}}, {{2}})", *operands)
 
 
+def _pair_dot(writer: CWriter, expr: ir.PairDot, operands: Sequence[str]) -> str:
+    a, b, c = operands
+    if expr.type.lanes > 1:
+        c = writer.at(c, "l")
+    places = ("0", "1") if expr.type.lanes == 1 else ("2 * l", "2 * l + 1")
+    wide = writer.use("frame_widen_bfloat16")
+    low, high = (
+        f"{wide}({writer.at(a, place)}), {wide}({writer.at(b, place)})" for place in places
+    )
+    text = f"fmaf({low}, fmaf({high}, {c}))"
+    if expr.type.lanes == 1:
+        return writer.scalar(expr.type.dtype, text)
+    return writer.array(expr.type, text)
+
+
 def _cast(writer: CWriter, expr: ir.Cast, operands: Sequence[str]) -> str:
     source, target = expr.x.type.dtype, expr.dtype
     if source == target:
@@ -261,6 +276,7 @@ EXPRESSIONS: Mapping[type[Expr], Row] = {
     ir.Compare: _compare,
     ir.Select: _select,
     ir.Fma: _fma,
+    ir.PairDot: _pair_dot,
     ir.Cast: _cast,
     ir.Bitcast: _bitcast,
     ir.MulHigh: _multiply_high,

@@ -8,6 +8,7 @@ from typing import Any
 from frame.codegen.emit.llvm.conversions import cast, fused_multiply_add, round_float
 from frame.codegen.emit.llvm.helpers import call_helper
 from frame.codegen.emit.llvm.memory import load
+from frame.codegen.emit.llvm.pairs import pair_dot, repeated_pair
 from frame.codegen.emit.llvm.small_floats import narrow, widen
 from frame.codegen.emit.llvm.writer import (
     FunctionWriter,
@@ -230,6 +231,10 @@ def _fma(writer: FunctionWriter, expr: ir.Fma, operands: Sequence[str]) -> str:
     return fused_multiply_add(writer, expr.type, operands)
 
 
+def _pair_dot(writer: FunctionWriter, expr: ir.PairDot, operands: Sequence[str]) -> str:
+    return pair_dot(writer, expr.type.lanes, operands)
+
+
 def _cast(writer: FunctionWriter, expr: ir.Cast, operands: Sequence[str]) -> str:
     return cast(writer, operands[0], expr.x.type, expr.dtype)
 
@@ -297,6 +302,9 @@ def shuffle(writer: FunctionWriter, type_: Type, a: str, b: str, pattern: Sequen
 
 
 def _shuffle(writer: FunctionWriter, expr: ir.Shuffle, operands: Sequence[str]) -> str:
+    pair = repeated_pair(writer, expr, operands[0])
+    if pair is not None:
+        return pair
     return shuffle(writer, expr.a.type, operands[0], operands[1], expr.pattern)
 
 
@@ -325,6 +333,7 @@ EXPRESSIONS: Mapping[type[Expr], Row] = {
     ir.Compare: _compare,
     ir.Select: _select,
     ir.Fma: _fma,
+    ir.PairDot: _pair_dot,
     ir.Cast: _cast,
     ir.Bitcast: _bitcast,
     ir.MulHigh: _multiply_high,

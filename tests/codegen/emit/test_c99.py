@@ -195,6 +195,10 @@ def test_every_operator(dtype, tmp_path):
 def test_fma_bits_and_16_bit_ties(tmp_path):
     rows = [*operators.fma_rows(dt.float32), *operators.fma_rows(dt.float64)]
     check_rows([*rows, *operators.bit_rows(), *operators.half_rows()], operators.LANES, tmp_path)
+    for lanes in (1, 8):
+        folder = tmp_path / str(lanes)
+        folder.mkdir()
+        check_rows(operators.pair_rows(lanes), (lanes,), folder)
 
 
 @needs_compiler

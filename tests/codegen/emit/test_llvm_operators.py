@@ -44,6 +44,15 @@ def test_fma_rounds_once(target, dtype):
     run(operators.fma_rows(dtype), target)
 
 
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_dot_products_of_pairs(target, lanes):
+    run(operators.pair_rows(lanes), target, lanes=(lanes,))
+
+
+def test_repeated_pairs(target):
+    run(operators.repeated_rows(), target, lanes=(8,))
+
+
 def test_bits(target):
     run(operators.bit_rows(), target)
 

@@ -53,6 +53,7 @@ def everything():
     n = fresh("n")
     x, y = b.buffer("x", float32, [n]), b.buffer("y", float32, [n, 4], [1, n], Scope.WORKSPACE)
     u = b.buffer("u", uint32, [8])
+    pairs = b.buffer("pairs", bfloat16, [8])
     body = b.Body()
     near = body.alloc("near", float32, [2], Scope.REGISTER, 8)
     far = body.alloc("far", float32, [2, 4], Scope.LOCAL)
@@ -79,7 +80,9 @@ def everything():
     body.add(For(LoopKind.UNROLL, i, b.index(2), (Alloc(b.fresh_buffer("z", bool_, [2])),)))
     body.let("flags", b.not_(b.eq(b.load(x, [0]), b.const(math.nan, float32))))
     body.let("kept", b.cast(b.broadcast(b.load(x, [0]), 4), bfloat16))
-    return Kernel("everything", (x, y, u), (n,), body.block(), "a picture\n\n  of the nest")
+    pair = b.load(pairs, [b.ramp(0, 8)])
+    body.let("dot", b.pair_dot(pair, pair, b.load(y, [0, b.ramp(b.index(0), 4)])))
+    return Kernel("everything", (x, y, u, pairs), (n,), body.block(), "a picture\n\n  of the nest")
 
 
 def test_round_trip_of_everything():

@@ -35,6 +35,7 @@ from frame.codegen.loops.ir import (
     LoopKind,
     Module,
     MulHigh,
+    PairDot,
     Place,
     Placement,
     Prefetch,
@@ -54,7 +55,17 @@ from frame.codegen.loops.ir import (
     fresh,
 )
 from frame.codegen.loops.verifier import verify_kernel, verify_module, written_buffers
-from frame.core.dtypes import bool_, float8_e5m2, float16, float32, int32, int64, uint8, uint32
+from frame.core.dtypes import (
+    bfloat16,
+    bool_,
+    float8_e5m2,
+    float16,
+    float32,
+    int32,
+    int64,
+    uint8,
+    uint32,
+)
 from frame.core.errors import InternalError
 
 N = fresh("n")
@@ -118,6 +129,11 @@ BROKEN = {
         "expected bool",
     ),
     "fma of half": (put(Fma(*[b.const(1.0, float16)] * 3)), "fma of float16"),
+    "pair_dot of too few pairs": (
+        put(PairDot(*[b.const(1.0, Type(bfloat16, 4))] * 2, WIDE)),
+        "pair_dot of bfloat16x4",
+    ),
+    "pair_dot of half": (put(PairDot(*[b.const(1.0, Type(float16, 8))] * 2, WIDE)), "of float16x8"),
     "bitcast of another width": (put(Bitcast(N, float32)), "bitcast of int64"),
     "mul_high of int64": (put(MulHigh(N, N)), "mul_high of int64"),
     "broadcast of a vector": (put(Broadcast(WIDE, 8)), "broadcast of float32x4"),
