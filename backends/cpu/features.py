@@ -108,7 +108,7 @@ REQUIRES: Mapping[str, tuple[str, ...]] = {
     "avx512vnni": ("avx512f",),
     "avx512vpopcntdq": ("avx512f",),
     "avx512bitalg": ("avx512bw",),
-    "avx512bf16": ("avx512bw",),
+    "avx512bf16": ("avx512bw", "avx512vl"),
     "avx512fp16": ("avx512bw", "avx512dq", "avx512vl"),
     "dotprod": ("neon",),
     "fullfp16": ("neon",),
@@ -121,7 +121,8 @@ REQUIRES: Mapping[str, tuple[str, ...]] = {
     "aes": (),
 }
 
-# Feature -> intrinsic names of TargetDescription that schedules may ask for.
+# Feature -> intrinsic names of TargetDescription that schedules may ask for. One that ends in 128
+# takes vectors of so many bits at most.
 INTRINSICS: Mapping[str, str] = {
     "fma": "fma",
     "neon": "fma",
@@ -129,5 +130,5 @@ INTRINSICS: Mapping[str, str] = {
     "avxvnni": "dot_u8s8",
     "dotprod": "dot_s8s8",
     "avx512bf16": "dot_bf16",
-    "bf16": "dot_bf16",
+    "bf16": "dot_bf16_128",
 }

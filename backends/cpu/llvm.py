@@ -62,6 +62,7 @@ _INTRINSIC_FEATURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "llvm.x86.avx512.vpdp": ("x86_64", ("avx512vnni",)),
     "llvm.x86.avx512bf16.": ("x86_64", ("avx512bf16",)),
     "llvm.aarch64.neon.": ("aarch64", ("neon",)),
+    "llvm.aarch64.neon.bfdot.": ("aarch64", ("bf16",)),
     "llvm.aarch64.hint": ("aarch64", ()),
     "llvm.aarch64.get.fpcr": ("aarch64", ()),
     "llvm.aarch64.set.fpcr": ("aarch64", ()),

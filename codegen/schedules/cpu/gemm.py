@@ -21,13 +21,25 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Block, Buffer, Expr, If, Kernel, LoopKind, Scope, Var, View
+from frame.codegen.loops.builder import Operand
+from frame.codegen.loops.ir import (
+    Block,
+    Buffer,
+    Expr,
+    If,
+    Kernel,
+    LoopKind,
+    Scope,
+    Type,
+    Var,
+    View,
+)
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu import gemm_integer, gemm_vector
 from frame.codegen.schedules.cpu.chunks import flat_extent, remaining, unflatten
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
-from frame.codegen.schedules.cpu.gemm_operand import Matrix, element, product_of
+from frame.codegen.schedules.cpu.gemm_operand import Matrix, Product, element, product_of
 from frame.codegen.schedules.cpu.gemm_pack import (
     Load,
     PanelShape,
@@ -36,6 +48,7 @@ from frame.codegen.schedules.cpu.gemm_pack import (
     write_row,
     write_transposed,
 )
+from frame.codegen.schedules.cpu.gemm_pairs import elements, stored, whole_steps, words
 from frame.codegen.schedules.cpu.gemm_plan import (
     GemmPlan,
     Source,
@@ -48,6 +61,7 @@ from frame.codegen.schedules.cpu.gemm_plan import (
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import product
 from frame.core.dataclass import dataclass
+from frame.core.dtypes import float32
 from frame.core.shapes import Dim, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import ROW_MAJOR, Graph, Layout
@@ -83,44 +97,52 @@ def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:
     made = product_of(body)
     if not made.dtype.is_float or gemm_vector.applies(made):
         return {}
-    right, plan = made.right, make_plan(made, target)
+    plan = make_plan(made, target)
+    made, right = plan.product, made.right
     is_matrix = right.value.node is None and right.value.rank == 2
-    plain = is_matrix and right.value.dtype == made.dtype and right.layout == ROW_MAJOR
+    plain = is_matrix and right.value.dtype == made.stored and right.layout == ROW_MAJOR
     if not plain or not isinstance(made.columns, int) or not isinstance(made.depth, int):
         return {}
     if plan.source is Source.PLACE and isinstance(made.rows, int) and not strides_far(made, target):
         return {}
     position = body.input_values.index(right.value)
-    return {position: packed_layout(right, plan.columns)}
+    return {position: packed_layout(made, plan.columns)}
 
 
 def _with_workspaces(group: Group, plan: GemmPlan) -> Group:
     """Give the workspaces the shapes of what they hold."""
     made = plan.product
-    shapes: list[tuple[Size | None, ...]] = []
+    steps, unit = _steps(group, made), made.unit
+    panels = b.ceil_div(group.extent(made.columns), plan.columns)
+    shapes: list[tuple[Operand, ...]] = []
     if plan.copy_left:
         batch = product(made.left.batch) if not made.merged else 1
         tiles = made.rows if isinstance(made.rows, Dim) else -(-made.rows // plan.rows)
-        shapes.append((batch, tiles, made.depth * plan.height + plan.lanes))
+        panel = b.mul(b.add(b.mul(steps, plan.height), plan.lanes), unit)
+        shapes.append((group.extent(batch), group.extent(tiles), panel))
     if plan.source is Source.SHARED:
-        shapes.append((product(made.right.batch), None, made.depth, plan.columns))
+        batch = product(made.right.batch)
+        shapes.append((group.extent(batch), panels, steps, unit * plan.columns))
     memories = tuple(
-        Buffer(memory.name, made.dtype, _extents(group, plan, shape), (), Scope.WORKSPACE)
+        Buffer(memory.name, made.stored, _plain(shape), (), Scope.WORKSPACE)
         for memory, shape in zip(group.workspaces, shapes, strict=True)
     )
     captures = group.captures
     if plan.source is Source.LAYOUT and made.right.view is not None:
         position = made.right.view.capture
-        stored = _extents(group, plan, (None, made.depth, plan.columns))
-        panels = Buffer(captures[position].name, made.dtype, stored)
-        captures = (*captures[:position], panels, *captures[position + 1 :])
+        shape = _plain((panels, steps, unit * plan.columns))
+        stored = Buffer(captures[position].name, made.stored, shape)
+        captures = (*captures[:position], stored, *captures[position + 1 :])
     return group.with_buffers(captures=captures, workspaces=memories)
 
 
-def _extents(group: Group, plan: GemmPlan, shape: Sequence[Size | None]) -> tuple[int | Expr, ...]:
-    panels = b.ceil_div(group.extent(plan.product.columns), plan.columns)
-    sizes = [panels if size is None else group.extent(size) for size in shape]
-    return b.buffer("sizes", plan.product.dtype, sizes).shape
+def _steps(group: Group, made: Product) -> Expr:
+    """Return the steps of micro-kernels over the inner axis."""
+    return b.ceil_div(group.extent(made.depth), made.unit)
+
+
+def _plain(shape: Sequence[Operand]) -> tuple[int | Expr, ...]:
+    return b.buffer("sizes", float32, [b.as_index(size) for size in shape]).shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +177,8 @@ class _Gemm:
     def __init__(self, group: Group, plan: GemmPlan) -> None:
         self.group, self.plan, self.made = group, plan, plan.product
         self.helpers: dict[str, Kernel] = {}
-        self.depth = group.extent(self.made.depth)
+        self.length = group.extent(self.made.depth)
+        self.depth = _steps(group, self.made)  # as all loops over the inner axis count it
         self.columns = group.extent(self.made.columns)
         self.panels = b.ceil_div(self.columns, plan.columns)
         self.rows = _cut_rows(group.extent(self.made.rows), plan.rows)
@@ -177,12 +200,24 @@ class _Gemm:
 
         def load(row: Expr, column: Expr) -> Expr:
             reader = Reader(self.group, body)
-            found = b.cast(element(reader, matrix, batch, row, column), self.made.dtype)
+            found = stored(element(reader, matrix, batch, row, column), self.made.stored)
             lanes = max(row.type.lanes, column.type.lanes)
             # A broadcast operand gives one element for all places.
             return found if found.type.lanes == lanes else b.broadcast(found, lanes)
 
         return load
+
+    def places(self, place: Expr) -> Expr:
+        """Return the elements at a place, or a vector of places, of what is packed."""
+        return elements(place) if self.made.pairs else place
+
+    def whole_steps(self) -> Expr:
+        """Return how many steps over the inner axis a vector along it may read."""
+        return whole_steps(self.length) if self.made.pairs else self.depth
+
+    def in_steps(self, load: Load) -> Load:
+        """Return what a micro-kernel takes at (step, column), given the elements."""
+        return words(load, self.length) if self.made.pairs else load
 
     def copy_left(self) -> KernelCall:
         """Pack the left operand into panels, some tiles a chunk."""
@@ -200,7 +235,7 @@ class _Gemm:
                 tile = body.let("tile", b.add(first, position))
 
                 def save(place: Expr, value: Expr) -> None:
-                    body.store(target, [flat, tile, place], value)
+                    body.store(target, [flat, tile, self.places(place)], value)
 
                 self.write_left(body, batch, body.let("row", self.rows.start(tile)), save)
         return self.group.call("left", body.block(), count, "panels of the left operand")
@@ -210,7 +245,7 @@ class _Gemm:
     ) -> None:
         """Pack the tile that starts at `row`."""
         left, lanes = self.made.left, self.plan.lanes
-        shape = PanelShape(self.plan.height, self.depth, lanes)
+        shape = PanelShape(self.plan.height, self.depth, self.whole_steps(), lanes)
         last = b.sub(self.rows.total, 1)
 
         def clipped(line: Expr, p: Expr) -> Expr:
@@ -219,7 +254,7 @@ class _Gemm:
             return self.loader(body, left, at)(inner, p)
 
         if runs_along_depth(left) or not runs_across_depth(left):
-            write_left_panel(body, clipped, save, shape)
+            write_left_panel(body, _swapped(self.in_steps(_swapped(clipped))), save, shape)
             return
         memory = self.group.captures[left.view.capture]  # type: ignore[union-attr]
 
@@ -227,9 +262,9 @@ class _Gemm:
             rows = b.add(lines, b.broadcast(row, lanes))
             place = left.view.place(len(memory.shape), left.index(batch, rows, p))  # type: ignore[union-attr]
             found = b.load(memory, place, b.lt(rows, self.rows.total))
-            return b.cast(found, self.made.dtype)
+            return b.cast(found, self.made.stored)
 
-        write_left_rows(body, masked, save, shape)
+        write_left_rows(body, _swapped(self.in_steps(_swapped(masked))), save, shape)
 
     def pack_right(self) -> KernelCall:
         """Pack panels of the right operand, some depth of some panels a chunk."""
@@ -248,7 +283,7 @@ class _Gemm:
             panels = body.let("panels", remaining(self.panels, panel, b.index(_PACK_PANELS)))
 
             def save(position: Expr, row: Expr, column: Expr, value: Expr) -> None:
-                place = [flat, b.add(panel, position), b.add(first, row), column]
+                place = [flat, b.add(panel, position), b.add(first, row), self.places(column)]
                 body.store(target, place, value)
 
             self.write_panels(body, _Slice(batch, panel, panels, first, extent), save)
@@ -262,13 +297,15 @@ class _Gemm:
 
         def load(panel: Expr) -> Load:
             start = body.let("start", b.mul(b.add(part.panel, panel), self.plan.columns))
-            return _shifted(self.loader(body, right, part.batch), part.first, start)
+            found = self.in_steps(self.loader(body, right, part.batch))
+            return _shifted(found, part.first, start)
 
         if runs_along_depth(right) and not runs_across_depth(right):
+            whole = self.whole_part(part)
             with body.loop(part.panels, "panel") as panel:
                 width = self.width(body, b.add(part.panel, panel))
                 target = functools.partial(save, panel)
-                write_transposed(body, load(panel), target, part.extent, width, lanes)
+                write_transposed(body, load(panel), target, (part.extent, whole, width), lanes)
                 with body.loop(part.extent, "p") as p:
                     self.write_padding(body, functools.partial(target, p), width)
             return
@@ -278,12 +315,18 @@ class _Gemm:
             write_row(body, functools.partial(load(panel), p), row, width, lanes)
             self.write_padding(body, row, width)
 
+    def whole_part(self, part: _Slice) -> Expr:
+        """Return how many steps of a slice a vector along depth may read."""
+        if self.whole_steps() is self.depth or b.constant_value(b.rem(self.length, 2)) == 0:
+            return part.extent
+        return b.max_(b.min_(part.extent, b.sub(self.whole_steps(), part.first)), 0)
+
     def write_padding(self, body: b.Body, save: Callable[[Expr, Expr], None], width: Expr) -> None:
         """Fill the columns of a row from `width` on with zeros."""
         if b.constant_value(width) == self.plan.columns:
             return
         with body.loop(b.sub(b.index(self.plan.columns), width), "j") as j:
-            save(b.add(width, j), b.const(0.0, self.made.dtype))
+            save(b.add(width, j), b.const(0.0, Type(self.made.stored, self.made.unit)))
 
     def width(self, body: b.Body, panel: Expr) -> Expr:
         """Return how many columns a panel has."""
@@ -334,8 +377,8 @@ class _Gemm:
         """Return local memory for one pass of all panels, where chunks pack for themselves."""
         if self.plan.source is not Source.CHUNK:
             return None
-        shape = (self.plan.panels, self.plan.depth, self.plan.columns)
-        return body.alloc("packed", self.made.dtype, shape, Scope.LOCAL)
+        shape = (self.plan.panels, self.plan.depth, self.made.unit * self.plan.columns)
+        return body.alloc("packed", self.made.stored, shape, Scope.LOCAL)
 
     def write_passes(self, body: b.Body, work: _Chunk) -> None:
         """Write the passes over the inner axis: all tiles by all panels of a chunk."""
@@ -379,7 +422,7 @@ class _Gemm:
         own = self.made.right.own_batch(work.batch)
 
         def save(position: Expr, row: Expr, column: Expr, value: Expr) -> None:
-            body.store(packed, [position, row, column], value)
+            body.store(packed, [position, row, self.places(column)], value)
 
         self.write_panels(body, _Slice(own, work.first, work.panels, first, extent), save)
 
@@ -454,7 +497,8 @@ class _Gemm:
             plan, fused = self.plan, self.group.target.fma
             masked = width is not None
             ahead = 0 if masked else plan.ahead
-            tile = Tile(self.made.dtype, rows, plan.vectors, plan.lanes, fused, masked, ahead)
+            size = (self.made.dtype, rows, plan.vectors, plan.lanes)
+            tile = Tile(*size, fused, masked, ahead, pairs=self.made.pairs)
             self.helpers.setdefault(tile.name, product_kernel(tile))
             more = [] if width is None else [width]
             views = [target, left, right, *([self.view_ahead(step)] if ahead else [])]
@@ -479,23 +523,23 @@ class _Gemm:
 
     def left_view(self, step: _Step) -> tuple[View, Expr, Expr]:
         """Return the rows of a tile in the left operand, with strides of rows and of depth."""
-        left = self.made.left
+        left, unit = self.made.left, self.made.unit
         if self.plan.copy_left:
             memory = self.group.workspaces[0]
             own: Expr = b.index(0)
             if not self.made.merged:
                 own = _flat_batch(self.group, left, step.batch)
-            height = b.index(self.plan.height)
+            height = b.index(self.plan.height * unit)
             start = b.mul(step.first, height)
-            return View(memory, (own, step.tile, start)), b.index(1), height
+            return View(memory, (own, step.tile, start)), b.index(unit), height
         memory = self.group.captures[left.view.capture]  # type: ignore[union-attr]
         batch = step.batch
         if self.made.merged:
             batch = tuple(b.index(0) for _ in left.batch)
-        place = left.index(batch, step.row, step.first)
+        place = left.index(batch, step.row, b.mul(step.first, unit))
         where = left.view.place(len(memory.shape), place)  # type: ignore[union-attr]
         strides = [b.as_index(left.stride(memory, column)) for column in (False, True)]
-        return View(memory, where), strides[0], strides[1]
+        return View(memory, where), strides[0], b.mul(strides[1], unit)
 
     def view_ahead(self, step: _Step) -> View:
         """Return the rows of the left operand that the call for one panel prefetches.
@@ -510,7 +554,7 @@ class _Gemm:
     def right_view(self, step: _Step) -> tuple[View, Expr]:
         """Return the panel in the right operand, with the stride of depth."""
         plan, right = self.plan, self.made.right
-        width = b.index(plan.columns)
+        width = b.index(plan.columns * self.made.unit)
         if step.packed is not None:
             return step.packed, width
         if plan.source is Source.SHARED:
@@ -633,6 +677,10 @@ def _flat_batch(group: Group, matrix: Matrix, batch: Index) -> Expr:
     for size, i in zip(matrix.batch, matrix.own_batch(batch), strict=True):
         flat = b.add(b.mul(flat, group.extent(size)), i)
     return flat
+
+
+def _swapped(load: Load) -> Load:
+    return lambda row, column: load(column, row)
 
 
 def _shifted(load: Load, rows: Expr, columns: Expr) -> Load:

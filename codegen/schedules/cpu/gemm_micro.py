@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Call, Expr, Kernel, Type, Var, View
 from frame.core.dataclass import dataclass
-from frame.core.dtypes import DType
+from frame.core.dtypes import DType, bfloat16
 from frame.core.targets import TargetDescription
 
 _LINE = 64  # bytes that one prefetch brings, at least
@@ -35,7 +35,8 @@ class Tile:
 
     A `masked` kernel reads no column of b at or beyond its argument `columns`. Without `fused` the
     target has no fused multiply-add. With `ahead` the kernel prefetches that many rows of a that
-    are read later. Without it, `steps` of them are one trip of the loop.
+    are read later. Without it, `steps` of them are one trip of the loop. With `pairs` each
+    element of a and b is two of bfloat16, whose dot product a step adds.
     """
 
     dtype: DType
@@ -46,6 +47,7 @@ class Tile:
     masked: bool = False
     ahead: int = 0
     steps: int = 1
+    pairs: bool = False
 
     @property
     def columns(self) -> int:
@@ -55,7 +57,8 @@ class Tile:
     @property
     def name(self) -> str:
         """The name of the kernel, the same for equal tiles only."""
-        parts = ("product", self.dtype, f"{self.rows}x{self.vectors}x{self.lanes}")
+        stored = bfloat16 if self.pairs else self.dtype
+        parts = ("product", stored, f"{self.rows}x{self.vectors}x{self.lanes}")
         ahead = f"ahead{self.ahead}" if self.ahead else ""
         steps = f"by{self.steps}" if self.steps > 1 else ""
         flags = ("masked" if self.masked else "", "" if self.fused else "unfused", ahead, steps)
@@ -86,18 +89,20 @@ def product_kernel(tile: Tile) -> Kernel:
     )
     dtype = tile.dtype
     c = Buffer("c", dtype, (tile.rows, tile.columns), (c_row, 1))
-    a = Buffer("a", dtype, (tile.rows, depth), (a_row, a_column))
-    right = Buffer("b", dtype, (depth, tile.columns), (b_row, 1))
-    ahead = Buffer("ahead", dtype, (tile.ahead, depth), (a_row, a_column))
+    a, right, ahead = _operands(tile, depth, (a_row, a_column), b_row)
     body = b.Body()
     masks = _masks(body, tile, columns)
     places = [b.ramp(v * tile.lanes, tile.lanes) for v in range(tile.vectors)]
-    step = functools.partial(_step, body, tile, (a, right), list(zip(places, masks, strict=True)))
+    if tile.pairs:
+        step = functools.partial(_step_of_pairs, body, tile, (a, right))
+    else:
+        reads = list(zip(places, masks, strict=True))
+        step = functools.partial(_step, body, tile, (a, right), reads)
     zero = b.const(0.0, Type(dtype, tile.lanes))
     sums: Sequence[Expr] = [zero] * (tile.rows * tile.vectors)
     done: Expr = b.index(0)
     if tile.ahead:
-        done, sums = _fold_ahead(body, ahead, depth, step, sums)
+        done, sums = _fold_ahead(body, dtype.itemsize, ahead, depth, step, sums)
     elif tile.steps > 1:
         done, sums = _fold_groups(body, tile.steps, depth, step, sums)
     with body.fold(b.sub(depth, done), sums, "p") as folding:
@@ -116,6 +121,19 @@ def product_kernel(tile: Tile) -> Kernel:
         body.block(),
         NOTE,
     )
+
+
+def _operands(
+    tile: Tile, depth: Var, a_strides: tuple[Var, Var], b_row: Var
+) -> tuple[Buffer, Buffer, Buffer]:
+    """Return the buffers a, b, and the rows ahead; the pairs of a step are next to each other."""
+    if not tile.pairs:
+        a = Buffer("a", tile.dtype, (tile.rows, depth), a_strides)
+        right = Buffer("b", tile.dtype, (depth, tile.columns), (b_row, 1))
+        return a, right, Buffer("ahead", tile.dtype, (tile.ahead, depth), a_strides)
+    a = Buffer("a", bfloat16, (tile.rows, depth, 2), (*a_strides, 1))
+    right = Buffer("b", bfloat16, (depth, 2 * tile.columns), (b_row, 1))
+    return a, right, Buffer("ahead", bfloat16, (tile.ahead, depth), a_strides)
 
 
 def _store_or_add(
@@ -150,6 +168,23 @@ def _step(
     return following
 
 
+def _step_of_pairs(
+    body: b.Body, tile: Tile, operands: tuple[Buffer, Buffer], p: Expr, sums: Sequence[Expr]
+) -> list[Expr]:
+    """Write one step that takes a pair of the inner axis, and return the sums after it."""
+    a, right = operands
+    wide = 2 * tile.lanes
+    row = [body.let("b", b.load(right, [p, b.ramp(v * wide, wide)])) for v in range(tile.vectors)]
+    following = []
+    for r in range(tile.rows):
+        pair = b.load(a, [r, p, b.ramp(0, 2)])
+        factor = body.let("a", b.shuffle(pair, pair, (0, 1) * tile.lanes))
+        for v in range(tile.vectors):
+            value = sums[r * tile.vectors + v]
+            following.append(body.let("acc", b.pair_dot(factor, row[v], value)))
+    return following
+
+
 def _fold_groups(
     body: b.Body,
     size: int,
@@ -170,6 +205,7 @@ def _fold_groups(
 
 def _fold_ahead(
     body: b.Body,
+    size: int,
     ahead: Buffer,
     depth: Expr,
     step: Callable[[Expr, Sequence[Expr]], list[Expr]],
@@ -177,11 +213,12 @@ def _fold_ahead(
 ) -> tuple[Expr, Sequence[Expr]]:
     """Write groups of steps, each of which prefetches one line of the rows ahead.
 
-    The rows are taken one after the other: hardware follows one run of lines better than several.
+    A step reads `size` bytes of each row. The rows are taken one after the other: hardware follows
+    one run of lines better than several.
     Returns how many steps they are, and the sums after them.
     """
     rows = int(ahead.shape[0])  # type: ignore[arg-type]
-    group = _steps_of_line(ahead.dtype, rows)
+    group = _steps_of_line(size, rows)
     count = b.div(depth, group)
     with body.fold(count, sums, "group") as folding:
         p = body.let("p", b.mul(folding.index, group))
@@ -200,9 +237,9 @@ def _fold_ahead(
     return body.let("done", b.mul(count, group)), folding.results
 
 
-def _steps_of_line(dtype: DType, rows: int) -> int:
+def _steps_of_line(size: int, rows: int) -> int:
     """In how many steps a line of the rows ahead is due: a power of two, few enough to unroll."""
-    steps = _LINE // dtype.itemsize // rows
+    steps = _LINE // size // rows
     return min(MOST_STEPS, 1 << max(0, steps.bit_length() - 1))
 
 

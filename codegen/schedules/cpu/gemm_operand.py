@@ -12,8 +12,8 @@ from frame.codegen.schedules.group import Group, Index
 from frame.codegen.schedules.scalar_rules import compute_dtype
 from frame.codegen.schedules.sizes import product
 from frame.core.dataclass import dataclass
-from frame.core.dtypes import DType
-from frame.core.shapes import Shape, Size
+from frame.core.dtypes import DType, bfloat16
+from frame.core.shapes import Dim, Shape, Size
 from frame.ir.graph import ROW_MAJOR, Graph, Layout, Node, Value
 
 
@@ -138,7 +138,8 @@ class Product:
 
     With `merged` axes, that many batch axes and the rows of the left operand run as one row axis,
     which is how a matrix meets a batch of rows. `meets_matrices` says that the epilogue reads
-    captures as large as the result.
+    captures as large as the result. With `pairs` micro-kernels read bfloat16, two neighbours of the
+    inner axis in a step.
     """
 
     node: Node
@@ -150,11 +151,32 @@ class Product:
     depth: Size
     meets_matrices: bool = False
     merged: Shape = ()
+    pairs: bool = False
 
     @property
     def dtype(self) -> DType:
         """The element type of the sums."""
         return self.left.dtype
+
+    @property
+    def stored(self) -> DType:
+        """The element type of what micro-kernels read."""
+        return bfloat16 if self.pairs else self.dtype
+
+    @property
+    def unit(self) -> int:
+        """The elements of the inner axis that one step of a micro-kernel takes.
+
+        Together they are as wide as one element of the sums.
+        """
+        return 2 if self.pairs else 1
+
+    @property
+    def steps(self) -> Size:
+        """The steps over the inner axis; for a symbolic one, as many as it may be at most."""
+        if isinstance(self.depth, Dim):
+            return self.depth
+        return -(-self.depth // self.unit)
 
     def split_row(self, group: Group, batch: Index, row: Expr, body: b.Body) -> tuple[Index, Expr]:
         """Return the batch index and the row of the left operand for a row of the product."""

@@ -27,11 +27,12 @@ Save = Callable[[Expr, Expr, Expr], None]
 
 
 def transposed(body: b.Body, vectors: list[Expr]) -> list[Expr]:
-    """Return the columns of a square of vectors (as many as each has lanes)."""
+    """Return the columns of a square of vectors: as many as each has lanes, or words of lanes."""
     lanes, step = len(vectors), 1
+    unit = vectors[0].type.lanes // lanes
     while step < lanes:
-        low = [j if not j & step else lanes + j - step for j in range(lanes)]
-        high = [j + step if not j & step else lanes + j for j in range(lanes)]
+        low = _lanes_of([j if not j & step else lanes + j - step for j in range(lanes)], unit)
+        high = _lanes_of([j + step if not j & step else lanes + j for j in range(lanes)], unit)
         following = list(vectors)
         for i in range(lanes):
             if not i & step:
@@ -42,17 +43,27 @@ def transposed(body: b.Body, vectors: list[Expr]) -> list[Expr]:
     return vectors
 
 
+def _lanes_of(words: list[int], unit: int) -> list[int]:
+    return [unit * word + lane for word in words for lane in range(unit)]
+
+
 def write_transposed(
-    body: b.Body, load: Load, save: Save, rows: Expr, columns: Expr, lanes: int
+    body: b.Body,
+    load: Load,
+    save: Save,
+    extents: tuple[Expr, Expr, Expr],
+    lanes: int,
 ) -> None:
     """Copy a matrix whose columns are contiguous into one whose rows are.
 
     Squares of vectors are transposed in registers; what is left over goes element by element.
+    `extents` are the rows, how many of them a vector may read, and the columns.
     """
-    full_rows = body.let("full", b.mul(b.div(rows, lanes), lanes))
+    rows, whole, columns = extents
+    full_rows = body.let("full", b.mul(b.div(whole, lanes), lanes))
     full_columns = body.let("full", b.mul(b.div(columns, lanes), lanes))
     with (
-        body.loop(b.div(rows, lanes), "rows") as i,
+        body.loop(b.div(whole, lanes), "rows") as i,
         body.loop(b.div(columns, lanes), "columns") as j,
     ):
         first = body.let("r", b.mul(i, lanes))
@@ -108,7 +119,7 @@ def write_left_panel(
     """
     lanes, rows = shape.lanes, shape.rows
     groups = -(-rows // lanes)
-    blocks = b.div(shape.depth, lanes)
+    blocks = b.div(shape.whole, lanes)
     with body.loop(blocks, "p") as position:
         first = body.let("p", b.mul(position, lanes))
         columns: list[list[Expr]] = []
@@ -148,8 +159,12 @@ def write_left_rows(
 
 @dataclass(frozen=True, slots=True)
 class PanelShape:
-    """A panel of the left operand: rows of a tile, depth, and the lanes of a vector."""
+    """A panel of the left operand: rows of a tile, depth, and the lanes of a vector.
+
+    A vector along depth may read `whole` of it.
+    """
 
     rows: int
     depth: Expr
+    whole: Expr
     lanes: int

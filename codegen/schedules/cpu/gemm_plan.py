@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.codegen.schedules.cpu.gemm_operand import Matrix, Product
+from frame.codegen.schedules.cpu.gemm_pairs import in_pairs, lanes_of
 from frame.codegen.schedules.sizes import product, static
 from frame.core import config
 from frame.core.dataclass import dataclass
@@ -44,11 +45,11 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GemmPlan:
-    """Every decision about the loops of a product. Sizes are elements.
+    """Every decision about the loops of a product. Sizes are elements of the sums.
 
-    Tiles are `rows` x (`vectors` x `lanes`); a pass over the inner axis takes `depth`; a chunk has
-    `tiles` tiles down and `panels` across. Each call of a micro-kernel prefetches `ahead` rows of
-    the left operand.
+    Tiles are `rows` x (`vectors` x `lanes`); a pass over the inner axis takes `depth` steps; a
+    chunk has `tiles` tiles down and `panels` across. Each call of a micro-kernel prefetches `ahead`
+    rows of the left operand.
     """
 
     product: Product
@@ -71,7 +72,7 @@ class GemmPlan:
     @property
     def is_single_pass(self) -> bool:
         """Whether one pass takes the whole inner axis."""
-        depth = self.product.depth
+        depth = self.product.steps
         return isinstance(depth, int) and depth <= self.depth
 
     @property
@@ -103,27 +104,28 @@ class GemmPlan:
         if self.copy_left:
             batch = product(made.left.batch) if not made.merged else 1
             tiles = made.rows if isinstance(made.rows, Dim) else -(-made.rows // self.rows)
-            panel = made.depth * self.height + self.lanes
+            panel = made.steps * self.height + self.lanes
             sizes.append(batch * tiles * panel * made.dtype.itemsize)
         if self.source is Source.SHARED:
             padded = made.columns + self.columns - 1
             if isinstance(padded, int):
                 padded = padded // self.columns * self.columns
-            sizes.append(product(made.right.batch) * padded * made.depth * made.dtype.itemsize)
+            sizes.append(product(made.right.batch) * padded * made.steps * made.dtype.itemsize)
         return tuple(sizes)
 
 
 def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
     """Decide how a product is computed on a target."""
+    made = in_pairs(made, target)
     rows, vectors = register_tile(target)
-    lanes = target.lanes(made.dtype)
+    lanes = lanes_of(made, target)
     row_bytes = vectors * lanes * made.dtype.itemsize
     depth = _depth_of_pass(made, target, row_bytes)
     tile_count = max(1, -(-static(made.rows, _SYMBOLIC) // rows))
     panel_count = max(1, -(-static(made.columns, _SYMBOLIC) // (vectors * lanes)))
     blocks = -(-tile_count // _most_tiles(target, made, rows, depth))
     if blocks > 1 and _fits_one_pass(made, target, row_bytes):
-        depth = static(made.depth, depth)
+        depth = static(made.steps, depth)
         blocks = -(-tile_count // _tiles_of_deep_pass(target, made, rows, row_bytes))
     source = _source(made, target, blocks, vectors * lanes)
     tiles, panels = _chunk_shape(made, tile_count, panel_count, blocks)
@@ -155,12 +157,12 @@ def _is_shallow(plan: GemmPlan, target: TargetDescription) -> bool:
     (1024 x 128 x 512 takes 15 % less by rows, 1024 x 32 x 1024 with an epilogue a third; AVX2).
     """
     made = plan.product
-    sizes = (made.rows, made.columns, made.depth)
+    sizes = (made.rows, made.columns, made.steps)
     if plan.source is not Source.LAYOUT or not all(isinstance(size, int) for size in sizes):
         return False
-    panels = made.columns * made.depth * made.dtype.itemsize
+    panels = made.columns * made.steps * made.dtype.itemsize
     sums = plan.rows * made.columns * made.dtype.itemsize
-    many = made.rows >= _ENOUGH_ROWS and made.depth <= _SHALLOW  # type: ignore[operator]
+    many = made.rows >= _ENOUGH_ROWS and made.steps <= _SHALLOW  # type: ignore[operator]
     return many and 2 * panels <= target.l2 and sums <= _LOCAL  # type: ignore[operator]
 
 
@@ -171,7 +173,7 @@ def _by_rows(plan: GemmPlan, tile_count: int, panel_count: int) -> GemmPlan:
     blocks = min(tile_count, max(1, -(-_MANY_CHUNKS // 4 // batch)))
     return replace(
         plan,
-        depth=static(made.depth, plan.depth),
+        depth=static(made.steps, plan.depth),
         tiles=1 if config.get("FRAME_GRAIN") else -(-tile_count // blocks),
         panels=panel_count,
         copy_left=_copies_left(made, panel_count, blocks),
@@ -200,7 +202,7 @@ def _kept_panels(plan: GemmPlan, target: TargetDescription) -> int:
 
     (2048 x 2048 x 2048 takes 5 % less than in passes; AVX2.)
     """
-    depth = max(1, static(plan.product.depth, plan.depth))
+    depth = max(1, static(plan.product.steps, plan.depth))
     panel = depth * plan.columns * plan.product.dtype.itemsize
     fit = max(2 if 4 * panel <= target.l2 else 1, target.l2 * 3 // 8 // panel)
     packed = _KEPT if plan.source is Source.LAYOUT else _KEPT_BYTES // panel
@@ -216,7 +218,7 @@ def _with_kept_panels(
     grain = bool(config.get("FRAME_GRAIN"))
     kept = replace(
         plan,
-        depth=static(plan.product.depth, plan.depth),
+        depth=static(plan.product.steps, plan.depth),
         tiles=1 if grain else tiles,
         panels=1 if grain else panels,
         copy_left=_copies_left(plan.product, panel_count, 2),
@@ -274,10 +276,10 @@ def _rows_ahead(plan: GemmPlan) -> int:
 def _depth_of_pass(made: Product, target: TargetDescription, row_bytes: int) -> int:
     """Return the depth of equal passes whose panels stay in the first-level cache."""
     most = max(64, target.l1 * 3 // 4 // row_bytes)
-    if isinstance(made.depth, Dim):
+    if isinstance(made.steps, Dim):
         return most // 8 * 8
-    passes = max(1, -(-made.depth // most))
-    depth = -(-made.depth // passes)
+    passes = max(1, -(-made.steps // most))
+    depth = -(-made.steps // passes)
     return max(1, depth if passes == 1 else -(-depth // 8) * 8)
 
 
@@ -291,7 +293,7 @@ def _fits_one_pass(made: Product, target: TargetDescription, row_bytes: int) -> 
 
     Sums are then written once and never read; panels stream from the second-level cache.
     """
-    return isinstance(made.depth, int) and made.depth * row_bytes * _DEEP <= target.l2
+    return isinstance(made.steps, int) and made.steps * row_bytes * _DEEP <= target.l2
 
 
 def _tiles_of_deep_pass(target: TargetDescription, made: Product, rows: int, row_bytes: int) -> int:
@@ -301,7 +303,7 @@ def _tiles_of_deep_pass(target: TargetDescription, made: Product, rows: int, row
     these and a panel are more pages than a first-level TLB holds, fewer tiles were measured to be
     faster; that the TLB is the cause was not measured.
     """
-    depth = max(1, static(made.depth, _DEPTH))
+    depth = max(1, static(made.steps, _DEPTH))
     left_row = depth * made.dtype.itemsize
     result_row = min(_PAGE, static(made.columns, _SYMBOLIC) * made.dtype.itemsize)
     cached = target.l2 * 2 // 5 // (rows * left_row)
@@ -338,13 +340,13 @@ def _few_chunks(made: Product, batch: int) -> int:
 
 
 def _flops(made: Product, batch: int) -> int:
-    sizes = (made.rows, made.columns, made.depth)
+    sizes = (made.rows, made.columns, made.steps)
     return 2 * batch * math.prod(static(size, _SYMBOLIC) for size in sizes)
 
 
 def _source(made: Product, target: TargetDescription, blocks: int, width: int) -> Source:
     right = made.right
-    if right.layout == packed_layout(right, width):
+    if right.layout == packed_layout(made, width):
         return Source.LAYOUT
     if _reads_in_place(made, target):
         return Source.PLACE
@@ -353,7 +355,12 @@ def _source(made: Product, target: TargetDescription, blocks: int, width: int) -
 
 def _reads_in_place(made: Product, target: TargetDescription) -> bool:
     right = made.right
-    if right.view is None or right.value.dtype != made.dtype or not _runs_along(right, True):
+    if (
+        made.pairs
+        or right.view is None
+        or right.value.dtype != made.dtype
+        or not _runs_along(right, True)
+    ):
         return False
     return not strides_far(made, target) or static(made.rows, _SYMBOLIC) <= _FEW_ROWS
 
@@ -364,7 +371,7 @@ def strides_far(made: Product, target: TargetDescription) -> bool:
     Each row of a panel is then a line of its own in few sets of the first-level cache, and soon a
     page of its own. A packed operand is read in order.
     """
-    size = static(made.columns, _SYMBOLIC) * static(made.depth, _DEPTH) * made.dtype.itemsize
+    size = static(made.columns, _SYMBOLIC) * static(made.steps, _DEPTH) * made.dtype.itemsize
     return size > max(target.l1, target.l2 // 8)
 
 
@@ -395,17 +402,25 @@ def _copies_left(made: Product, panels: int, blocks: int) -> bool:
     are short, or not read often.
     """
     left = made.left
-    if left.view is None or left.value.dtype != made.dtype:
+    if left.view is None or left.value.dtype != made.stored:
         return True
-    rows, depth = static(made.rows, _SYMBOLIC), static(made.depth, _DEPTH)
+    if made.pairs and not _has_pairs_in_rows(made):
+        return True
+    rows, depth = static(made.rows, _SYMBOLIC), static(made.steps, _DEPTH)
     if runs_along_depth(left):
         return blocks == 1 and panels >= _OFTEN and rows * depth >= _LARGE
     often = panels >= _REUSE and rows * depth >= _LARGE
     return often or depth > _SHORT or not runs_across_depth(left)
 
 
-def packed_layout(right: Matrix, width: int) -> Layout:
+def _has_pairs_in_rows(made: Product) -> bool:
+    """Whether the left operand, read in place, holds the elements of each step side by side."""
+    whole = isinstance(made.depth, int) and made.depth % made.unit == 0
+    return whole and runs_along_depth(made.left)
+
+
+def packed_layout(made: Product, width: int) -> Layout:
     """Return the layout of a right operand [depth, columns] that is stored as panels."""
-    if right.flipped:
-        return Layout((0, 1), ((0, width),))
-    return Layout((1, 0), ((1, width),))
+    column, row = (0, 1) if made.right.flipped else (1, 0)
+    pairs = ((row, made.unit),) if made.pairs else ()
+    return Layout((column, row), ((column, width), *pairs))
