@@ -17,6 +17,7 @@ from frame.codegen.schedules.cpu.boundaries_along import cumsum, fourier_rows
 from frame.codegen.schedules.cpu.boundaries_attention import attention
 from frame.codegen.schedules.cpu.boundaries_filter import conv2d_filter_grad
 from frame.codegen.schedules.cpu.boundaries_indexed import affine_sample, gather, scatter
+from frame.codegen.schedules.cpu.boundaries_pairs import pairs
 from frame.codegen.schedules.cpu.boundary_cases import HALVES, Cases, around, graph, uneven
 from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.core.dtypes import (
@@ -53,6 +54,7 @@ def contraction(target: TargetDescription) -> Iterator[Graph]:
         yield graph(f"product_{dtype}", dtype, lambda cases: _narrow(cases, target))
     yield graph("product_symbolic", float32, lambda cases: _symbolic(cases, target))
     yield graph("product_symbolic_deep", float32, lambda cases: _symbolic_depths(cases, target))
+    yield from pairs(target)
 
 
 def _product(cases: Cases, m: int | Dim, k: int | Dim, n: int) -> None:

@@ -305,7 +305,7 @@ class _Gemm:
             with body.loop(part.panels, "panel") as panel:
                 width = self.width(body, b.add(part.panel, panel))
                 target = functools.partial(save, panel)
-                write_transposed(body, load(panel), target, (part.extent, whole, width), lanes)
+                write_transposed(body, load(panel), target, part.extent, width, lanes, whole)
                 with body.loop(part.extent, "p") as p:
                     self.write_padding(body, functools.partial(target, p), width)
             return

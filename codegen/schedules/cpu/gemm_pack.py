@@ -51,15 +51,17 @@ def write_transposed(
     body: b.Body,
     load: Load,
     save: Save,
-    extents: tuple[Expr, Expr, Expr],
+    rows: Expr,
+    columns: Expr,
     lanes: int,
+    whole: Expr | None = None,
 ) -> None:
     """Copy a matrix whose columns are contiguous into one whose rows are.
 
-    Squares of vectors are transposed in registers; what is left over goes element by element.
-    `extents` are the rows, how many of them a vector may read, and the columns.
+    Squares of vectors are transposed in registers; what is left over goes element by element. A
+    vector may read the first `whole` of the rows, all by default.
     """
-    rows, whole, columns = extents
+    whole = rows if whole is None else whole
     full_rows = body.let("full", b.mul(b.div(whole, lanes), lanes))
     full_columns = body.let("full", b.mul(b.div(columns, lanes), lanes))
     with (

@@ -6,9 +6,8 @@ import math
 from dataclasses import replace
 from enum import StrEnum
 
-from frame.codegen.schedules.cpu.gemm_micro import register_tile
 from frame.codegen.schedules.cpu.gemm_operand import Matrix, Product
-from frame.codegen.schedules.cpu.gemm_pairs import in_pairs, lanes_of
+from frame.codegen.schedules.cpu.gemm_pairs import in_pairs, tile_of
 from frame.codegen.schedules.sizes import product, static
 from frame.core import config
 from frame.core.dataclass import dataclass
@@ -117,8 +116,7 @@ class GemmPlan:
 def make_plan(made: Product, target: TargetDescription) -> GemmPlan:
     """Decide how a product is computed on a target."""
     made = in_pairs(made, target)
-    rows, vectors = register_tile(target)
-    lanes = lanes_of(made, target)
+    rows, vectors, lanes = tile_of(made, target)
     row_bytes = vectors * lanes * made.dtype.itemsize
     depth = _depth_of_pass(made, target, row_bytes)
     tile_count = max(1, -(-static(made.rows, _SYMBOLIC) // rows))
@@ -193,8 +191,8 @@ def _keeps_panels(plan: GemmPlan, target: TargetDescription) -> bool:
     keeps = plan.source in (Source.CHUNK, Source.SHARED)
     if plan.source is Source.LAYOUT and isinstance(made.rows, int):
         row_bytes = plan.columns * made.dtype.itemsize
-        keeps = made.rows <= _ENOUGH_ROWS or _depth_of_pass(made, target, row_bytes) != made.depth
-    return keeps and isinstance(made.depth, int) and _kept_panels(plan, target) >= 2
+        keeps = made.rows <= _ENOUGH_ROWS or _depth_of_pass(made, target, row_bytes) != made.steps
+    return keeps and isinstance(made.steps, int) and _kept_panels(plan, target) >= 2
 
 
 def _kept_panels(plan: GemmPlan, target: TargetDescription) -> int:

@@ -25,6 +25,7 @@ from tests.support.boundaries import (
     is_long,
     run_interpreted,
     small_target,
+    target_of,
 )
 from tests.support.compile import make_piece
 
@@ -97,6 +98,7 @@ SIZES = defaultdict(
     lambda: (2,),
     product_symbolic=(1, 2, 3, 5, 6, 7, 11),
     product_symbolic_deep=(1, 2, 3, 5, 6, 7, 11),
+    product_pairs_symbolic=(2, 7, 41),
     concat_float32=(2, 19),
     cumsum_float32=(2, 19),  # a vector and a rest
     mixed_fourier_float32=(2, 19),
@@ -111,7 +113,7 @@ def _coverage_of(graph: Graph) -> Coverage:
     Every access is checked against its buffer; chunks run in an order of their own.
     """
     coverage = Coverage()
-    compiled = make_piece(graph, small_target())
+    compiled = make_piece(graph, target_of(graph, small_target()))
     for batch in SIZES[graph.name]:
         bindings = {**BINDINGS, "batch": batch}
         data = data_of(graph, bindings)

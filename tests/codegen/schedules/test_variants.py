@@ -24,7 +24,7 @@ from frame.backends.cpu.target import host_target
 from frame.codegen import schedules as package
 from frame.codegen.schedules.registry import schedules
 from frame.core import config
-from tests.support.boundaries import graphs, small_target
+from tests.support.boundaries import graphs, small_target, target_of
 from tests.support.compile import make_piece
 
 FOLDER = Path(package.__file__).parent
@@ -33,7 +33,8 @@ FOLDER = Path(package.__file__).parent
 # each of which has a test of its own for every op.
 OTHERS = {"registry.py", "work.py", "table.py", "scalar_rules.py", "group.py"}
 OTHERS |= {"boundaries.py", "boundaries_along.py", "boundaries_attention.py"}
-OTHERS |= {"boundaries_filter.py", "boundaries_indexed.py", "boundary_cases.py"}
+OTHERS |= {"boundaries_filter.py", "boundaries_indexed.py", "boundaries_pairs.py"}
+OTHERS |= {"boundary_cases.py"}
 
 # Vectors of one element of float64.
 NARROW = ("elementwise_float64", "reduction_float64", "convolution_float64", "scatter_float64")
@@ -183,7 +184,7 @@ def test_boundary_graphs_reach_every_variant() -> None:
     with Lines() as lines:
         for anchor in schedules("cpu"):
             for position, graph in enumerate(graphs(anchor, True).values()):
-                assert make_piece(graph, target).lowered.module
+                assert make_piece(graph, target_of(graph, target)).lowered.module
                 if graph.name in NARROW:
                     assert make_piece(graph, narrow).lowered.module
                 if graph.name in LARGE:
