@@ -42,8 +42,6 @@ def _pairs(cases: Cases, target: TargetDescription) -> None:
                 _sums(cases, x, y, flip_x, flip_y)
     for k in (2 * depth, 2 * depth + 3):  # of one pass, of two
         _sums(cases, cases.input((18, k)), cases.input((k, 2 * width + 3)))
-    # Rows are read ahead for panels that stay.
-    _sums(cases, cases.input((rows + 1, 32)), cases.input((32, 2 * width + 3)))
     _stored(cases, width)
     _sums(cases, ops.relu(cases.input((5, 7))), ops.relu(cases.input((7, 9))))
     _sums(cases, cases.input((3, 5, 6)), cases.input((3, 6, 9)))
@@ -52,8 +50,8 @@ def _pairs(cases: Cases, target: TargetDescription) -> None:
 
 def _stored(cases: Cases, width: int) -> None:
     """Panels of a packed layout, of whole words and with half a word, of both orders."""
-    for k, n, blocks in ((6, width + 3, (1, width, 0, 2)), (7, width, (1, width, 0, 2))):
-        attributes = {"permutation": (1, 0), "blocks": blocks}
+    for k, n in ((26, width + 3), (7, width)):  # the first reads rows ahead
+        attributes = {"permutation": (1, 0), "blocks": (1, width, 0, 2)}
         (packed,) = create_node("relayout", (cases.input((k, n)),), attributes)
         _sums(cases, cases.input((20, k)), packed)
         turned = {"permutation": (0, 1), "blocks": (0, width, 1, 2)}
