@@ -293,6 +293,8 @@ def _direct(cases: Cases, target: TargetDescription) -> None:
     _convolve(cases, (1, 2, 9, 4), (3, 2, 2, 1), dilation=(2, 2), padding=(-1, 1, 5, 6))
     _convolve(cases, (1, 2, 9, 2), (3, 2, 3, 3), strides=(1, 3), padding=(1, 1, 5, 5))
     _convolve(cases, (1, 4, 4, 5), (4, 1, 3, 3), groups=4, input_dilation=(2, 2), **same)
+    y = ops.conv2d(cases.input((2, 3, 5, lanes + 7)), cases.input((3, 1, 3, 3)), groups=3, **same)
+    cases.outputs(ops.relu(y + cases.input((3, 1, 1))), y * 2.0)  # reads no image
     rows = cases.input((Dim.symbol("batch"), 4, 8, 2 * lanes - 1))
     y = ops.conv2d(rows, cases.input((8, 2, 3, 3)), groups=2, **same)
     z = y + cases.input((8, 1, 1))
@@ -310,6 +312,9 @@ def _panels(cases: Cases, target: TargetDescription) -> None:
         _convolve(cases, x, (many, x[1], 3, 3), **same)
     _convolve(cases, (1, 5, 4, vectors * lanes), (many, 5, 1, 1))
     _convolve(cases, (3, 7, 3, 5), (many, 7, 1, 1))
+    _convolve(cases, (2, 3, 7, 2 * lanes + 1), (many, 3, 1, 1), strides=(2, 2))
+    _convolve(cases, (2, 3, 7, 9), (many, 3, 1, 1), strides=(3, 2), padding=(0, 2, 0, 1))
+    _convolve(cases, (1, 32, 4, 8), (rows + 1, 32, 1, 1))  # planes that crowd a cache
     _convolve(cases, (1, 5, 12, 13), (many + 1, 5, 11, 11))
     y = ops.conv2d(cases.input((2, 5, 4, lanes + 2)), cases.input((many, 5, 3, 3)), (1, 2))
     bias = ops.reshape(cases.input((many,)), (many, 1, 1))
@@ -341,6 +346,7 @@ def _winograd(cases: Cases, target: TargetDescription) -> None:
     for x, outputs in (
         (cases.input((1, 5, 3, 4 * lanes - 1)), rows),
         (cases.input((batch, 2, 2, 2 * lanes - 2)), 3),
+        (cases.input((1, 3, 1, lanes + 1)), 3),
     ):
         w = cases.input((outputs, x.shape[1], 3, 3))
         y = ops.conv2d(x, _transformed(w, rows, 2), padding=(1, 1, 1, 1))

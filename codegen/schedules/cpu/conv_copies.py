@@ -77,8 +77,10 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
                 body.loop(b.index(columns), "column", LoopKind.VECTOR) as column,
             ):
                 body.store(target, [*lead, row, phase, column], b.const(0.0, plan.dtype))
-            with body.loop(b.index(last_row - first_row), "row") as row:
-                source = body.let("source", b.add(row, first_row))
+            # A window of one row meets every `step`-th one alone.
+            step = plan.height.stride if _is_sparse(plan.height) else 1
+            with body.loop(b.index(-(-(last_row - first_row) // step)), "row") as row:
+                source = body.let("source", b.add(b.mul(row, step), first_row))
                 line = body.let("line", _moved(plan.height, source))
                 for place, where in _columns(body, plan, first, last):
                     value = Reader(group, body).load(x, plan.index(*lead, source, place))
@@ -100,7 +102,7 @@ def _columns(
             yield place, (b.rem(to, phases), b.div(to, phases))
         return
     start, stop = first + width.low + phases - 1, last + width.low + phases - 1
-    with body.loop(b.index(phases), "phase") as phase:
+    with body.loop(b.index(1 if _is_sparse(width) else phases), "phase") as phase:
         # Rounded up: the first place of the phase that is reached, and one past the last.
         low = body.let("low", b.div(b.sub(start, phase), phases))
         count = b.sub(b.div(b.sub(stop, phase), phases), low)
@@ -118,6 +120,11 @@ def reached(axis: Extent, length: int) -> tuple[int, int]:
 
 def _moved(axis: Extent, place: Expr) -> Expr:
     return b.add(b.mul(place, axis.spread), axis.low)
+
+
+def _is_sparse(axis: Extent) -> bool:
+    """Whether windows of one element, the first at the first one of x, are a stride apart."""
+    return axis.window == 1 and axis.low == 0 and axis.spread == 1
 
 
 def copy_w(group: Group, plan: ConvPlan) -> KernelCall:

@@ -23,11 +23,16 @@ from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope, Type
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
 from frame.codegen.schedules.cpu.conv_copies import reached
-from frame.codegen.schedules.cpu.conv_plan import ConvPlan, Extent, factor_at_most
-from frame.codegen.schedules.cpu.gemm_epilogue import write_outputs
+from frame.codegen.schedules.cpu.conv_plan import (
+    ConvPlan,
+    Extent,
+    factor_at_most,
+    images_in_order,
+)
+from frame.codegen.schedules.cpu.gemm_epilogue import finish_outputs, write_outputs
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
 from frame.codegen.schedules.cpu.vectors import picked
-from frame.codegen.schedules.group import Group, KernelCall
+from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import static
 from frame.core import config
 from frame.core.dataclass import dataclass
@@ -95,8 +100,10 @@ def make_direct(conv: ConvPlan, target: TargetDescription) -> DirectPlan | None:
     rows = _rows(conv.height.positions, min(wanted, conv.height.positions))
     band = _band(conv, rows, target)
     work = 2 * conv.outputs * band * conv.width.positions * static(conv.weight_row, 0)
-    groups = min(conv.groups, max(1, _CHUNK // max(1, work)))
-    return DirectPlan(conv, outputs, rows, band, 1 if config.get("FRAME_GRAIN") else groups)
+    blocks = -(-conv.groups // max(1, _CHUNK // max(1, work)))
+    if config.get("FRAME_GRAIN"):
+        blocks = conv.groups
+    return DirectPlan(conv, outputs, rows, band, -(-conv.groups // blocks))
 
 
 def _is_direct(conv: ConvPlan) -> bool:
@@ -119,7 +126,7 @@ def _rows(positions: int, most: int) -> int:
 def _band(conv: ConvPlan, rows: int, target: TargetDescription) -> int:
     """Return how many output rows, a multiple of those of a tile, have their x in half of L1."""
     line = conv.width.stride * _columns(conv) * static(conv.channels, 0) * conv.dtype.itemsize
-    most = max(rows, conv.height.positions)
+    most = -(-conv.height.positions // rows) * rows
     band = rows
     while band + rows <= most and _reach(conv.height, band + rows) * line <= target.l1 // 2:
         band += rows
@@ -151,6 +158,7 @@ class _Direct:
         self.group, self.plan, self.conv = group, plan, plan.conv
         self.channels = static(plan.conv.channels, 0)
         self.phases = plan.conv.width.stride
+        self.reads_images = images_in_order(group.body, False) != set()
 
     def write(self) -> KernelCall:
         """Return the call of the kernel."""
@@ -298,16 +306,37 @@ class _Direct:
             for (output, y), total in sums.items():
                 line = b.add(place.first, b.add(at[1], y))
                 index = self.conv.indexer(place.image, b.add(at[0], output), line)
-                for start, count in pieces:
-                    part = _part(body, total, start, count)
-                    where = index(b.ramp(b.add(column, start), count))
-                    write_outputs(self.group, body, self.conv.node.results[0], where, part)
+                self.write_pieces(body, index, column, pieces, total)
 
         with body.loop(positions // lanes, "v") as v:
             tile(body.let("column", b.mul(v, lanes)), [(0, lanes)])
         rest = positions % lanes
         if rest:
             tile(b.index(positions - rest), list(_pieces(rest, lanes)))
+
+    def write_pieces(
+        self,
+        body: b.Body,
+        index: Callable[[Expr], Index],
+        column: Expr,
+        pieces: Sequence[tuple[int, int]],
+        total: Expr,
+    ) -> None:
+        """Write the epilogue of a vector of sums of which some pieces are stored.
+
+        What reads no image is computed for all lanes at once, also for those past the row.
+        """
+        result, whole = self.conv.node.results[0], index(b.ramp(column, self.plan.lanes))
+        if not self.reads_images:
+            reader, values = finish_outputs(self.group, body, result, whole, total)
+        for start, count in pieces:
+            where = index(b.ramp(b.add(column, start), count))
+            if self.reads_images:
+                part = _part(body, total, start, count)
+                write_outputs(self.group, body, result, where, part)
+                continue
+            for position, value in enumerate(values):
+                reader.store(position, where, _part(body, value, start, count))
 
     def sums(
         self,

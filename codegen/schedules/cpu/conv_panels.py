@@ -50,11 +50,12 @@ from frame.ir.graph import ROW_MAJOR, Graph, Layout
 
 NOTE = __doc__.split("\n\n")[1]
 _SYMBOLIC = 32  # what a symbolic batch counts as in a decision
-_LEAST_TILES = 4  # of output channels, for a copy of their pixels to pay
+_LEAST_TILES, _LEAST_CROWDED = 4, 2  # of output channels, for a copy of their pixels to pay
 _KEPT, _KEPT_BYTES = 4, 3 << 16  # panels that a chunk keeps, and bytes of its local memory
 _SUMS = 1 << 17  # bytes of local memory for sums
 _LEAST_FLOPS, _FEW_CHUNKS = 1 << 18, 16
 _CROSSING = 3  # how much dearer a piece is that may cross the end of a row
+_LEAST_CHUNKS = 4  # where there are fewer, another copy of pixels costs less than idle threads
 _BLOCK = 16  # tiles of a chunk, at least, where another chunk copies the same pixels
 
 
@@ -121,7 +122,9 @@ class PanelPlan:
 def make_panels(conv: ConvPlan, body: Graph, target: TargetDescription) -> PanelPlan | None:
     """Return the plan of a convolution by panels, None where another schedule is better."""
     tiles = -(-conv.outputs // conv.rows)
-    if conv.along_window or conv.is_empty or tiles < _LEAST_TILES:
+    # Where only crowded planes want a copy of x, one of panels is the cheaper one.
+    crowded = conv.copy_x and not copies_x(conv, again=False)
+    if conv.along_window or conv.is_empty or tiles < (_LEAST_CROWDED if crowded else _LEAST_TILES):
         return None
     channels = conv.channels
     if not isinstance(channels, int):  # pixels are local memory
@@ -189,7 +192,7 @@ def _with_chunks(plan: PanelPlan) -> PanelPlan:
     if plan.passes == 1:  # weights are read again at less cost than a thread that waits
         kept = max(1, min(kept, panels * conv.groups // wanted))
     cut = conv.groups * -(-panels // kept)
-    most = min(-(-wanted // cut), plan.tile_count // _BLOCK)
+    most = min(-(-wanted // cut), max(plan.tile_count // _BLOCK, _LEAST_CHUNKS // cut))
     blocks = 1 << max(0, most.bit_length() - 1)
     if plan.passes > 1:
         row = kept * plan.columns * conv.dtype.itemsize

@@ -60,12 +60,18 @@ def _moved(columns: Columns, place: Expr) -> Expr:
 
 def write_outputs(group: Group, body: b.Body, result: Value, index: Index, value: Expr) -> None:
     """Write all outputs of a group at one index (or a vector of them) of a finished sum."""
-    finished = body.let("sum", b.cast(value, compute_dtype(result.dtype)))
-    reader = Reader(group, body, {result: lambda _: finished})
-    outputs = group.body.outputs
-    values = [body.let("y", reader.load(output, index)) for output in outputs]
+    reader, values = finish_outputs(group, body, result, index, value)
     for position, output in enumerate(values):
         reader.store(position, index, output)
+
+
+def finish_outputs(
+    group: Group, body: b.Body, result: Value, index: Index, value: Expr
+) -> tuple[Reader, list[Expr]]:
+    """Return all outputs of a group at an index of a finished sum, and what stores them."""
+    finished = body.let("sum", b.cast(value, compute_dtype(result.dtype)))
+    reader = Reader(group, body, {result: lambda _: finished})
+    return reader, [body.let("y", reader.load(output, index)) for output in group.body.outputs]
 
 
 def overwritable(body: Graph) -> tuple[tuple[int, int], ...]:

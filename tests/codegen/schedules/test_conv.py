@@ -173,6 +173,24 @@ def test_errors_of_transforms_are_near_those_of_a_direct_convolution(winograd: i
     assert ratio < 2.0
 
 
+@pytest.mark.parametrize("winograd", [2, 4])
+def test_an_outlier_costs_its_tiles_digits_and_no_other_ones(winograd: int) -> None:
+    """A transform adds pixels of a tile up, also those that cancel: errors are relative to the
+    largest of a tile, a known property of these transforms."""
+    generator = np.random.default_rng(7)
+    x = generator.standard_normal((1, 64, 12, 12)).astype(np.float32)
+    w = generator.standard_normal((7, 64, 3, 3)).astype(np.float32)
+    plain, transformed = (convolution(1, 64, 12, 12, outputs=7, winograd=n) for n in (0, winograd))
+    program = make_piece(transformed).executable()
+    (before,) = program.run([x, w])
+    x[0, 5, 0, 0] = 1e6
+    (exact,) = interpret(plain, [x.astype(np.float64), w.astype(np.float64)], {})
+    (after,) = program.run([x, w])
+    assert np.abs(after - exact).max() < 1e6 * np.abs(w).max() * 2.0**-20
+    np.testing.assert_array_equal(after[..., winograd:, :], before[..., winograd:, :])
+    np.testing.assert_array_equal(after[..., winograd:], before[..., winograd:])
+
+
 @pytest.mark.parametrize("shape", [(1, 2, 1, 11), (1, 1, 3, 9)])
 def test_nothing_is_read_before_the_only_row_of_tiles(shape: tuple[int, ...]) -> None:
     """Pieces of it cross its end, where no next row follows; the interpreter sees every place."""
