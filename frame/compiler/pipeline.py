@@ -21,6 +21,7 @@ from frame.compiler.pass_manager import (
 from frame.compiler.passes import load_split
 from frame.compiler.passes.backend_lowering import CONSTRAINTS, BackendLowering
 from frame.compiler.passes.backend_lowering import PRODUCED as PIECE
+from frame.compiler.passes.batch_blocks import BatchBlocks
 from frame.compiler.passes.canonicalize import Canonicalize
 from frame.compiler.passes.common_subexpressions import CommonSubexpressionElimination
 from frame.compiler.passes.constant_folding import ConstantFolding
@@ -50,7 +51,7 @@ _SIMPLIFY: tuple[type[Any], ...] = (
     CommonSubexpressionElimination,
     DeadNodeElimination,
 )
-_LAYOUTS: tuple[type[Any], ...] = (LayoutAssignment, LoadSplit)
+_LAYOUTS: tuple[type[Any], ...] = (BatchBlocks, LayoutAssignment, LoadSplit)
 _LOWER: tuple[type[Any], ...] = (
     OperatorFusion,
     Rematerialisation,
@@ -63,7 +64,7 @@ _BUILT_IN: dict[str, type[Any]] = {cls.name: cls for cls in (*_SIMPLIFY, *_LAYOU
 def standard_passes() -> tuple[Pass, ...]:
     """Return the standard passes in their fixed order; the first five run to a fixed point."""
     simplify = Repeat(tuple(cls() for cls in _SIMPLIFY))
-    return (simplify, LayoutAssignment(), LoadSplit(), *(cls() for cls in _LOWER))
+    return (simplify, *(cls() for cls in (*_LAYOUTS, *_LOWER)))
 
 
 # --- the list of passes ---------------------------------------------------------------------------
@@ -114,8 +115,8 @@ class Pipeline:
         return Pipeline(self.passes[names.index(name) + 1 :])
 
     def split_at_layout(self) -> tuple[Pipeline, Pipeline]:
-        """Return the passes before layout_assignment, or what follows it, and the others."""
-        late = (LayoutAssignment.name, LoadSplit.name, *(cls.name for cls in _LOWER))
+        """Return the passes before batch_blocks, or what follows it, and the others."""
+        late = tuple(cls.name for cls in (*_LAYOUTS, *_LOWER))
         names = [each.name for each in self.passes]
         end = next((i for i, name in enumerate(names) if name in late), len(names))
         return Pipeline(self.passes[:end]), Pipeline(self.passes[end:])

@@ -55,6 +55,7 @@ STANDARD = (
     "constant_folding",
     "common_subexpression_elimination",
     "dead_node_elimination",
+    "batch_blocks",
     "layout_assignment",
     "split",
     "operator_fusion",
