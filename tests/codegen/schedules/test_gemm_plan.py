@@ -97,6 +97,15 @@ def test_chunks_of_packed_weights_are_as_large_as_each_other_and_about_square() 
     assert tiles // plan.tiles * panels // plan.panels >= 16
 
 
+def test_rows_that_stay_near_leave_room_to_few_panels() -> None:
+    near, far = plan_of(197, 768, 768), plan_of(1024, 768, 768)
+    assert near.panels == 2 < far.panels
+    wide = replace(named_target("x86-64-v3,+avx512f,+avx512bw,+avx512dq,+avx512vl"), l2=1 << 21)
+    deep = make_plan(product_of(matmul(64, 4096, 1024)), wide)
+    packed = deep.panels * deep.depth * deep.columns * float32.itemsize
+    assert deep.source is not Source.CHUNK or packed <= 1 << 18  # on the stack of a thread
+
+
 def test_a_small_right_operand_is_read_in_place() -> None:
     plan = plan_of(128, 128, 128)
     assert plan.source is Source.PLACE and not plan.workspaces()
