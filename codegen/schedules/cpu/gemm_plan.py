@@ -233,17 +233,12 @@ def _with_kept_panels(
 
 
 def _packing_grid(plan: GemmPlan, kept: int, tile_count: int, panel_count: int) -> tuple[int, int]:
-    """Return tiles and panels of chunks of enough rows for the packing of their panels to pay.
-
-    A single panel leaves no time to prefetch rows: cutting rows in two comes before it.
-    """
+    """Return tiles and panels of chunks of enough rows for the packing of their panels to pay."""
     made, rows = plan.product, tile_count * plan.rows
     batch = max(1, static(product(made.batch), 8))
     wanted = -(-_few_chunks(made, batch) // batch)
     across = -(-panel_count // kept)
     blocks = max(rows // _MANY_ROWS, min(-(-wanted // across), rows // _ENOUGH_ROWS), 1)
-    if blocks == 1 and rows >= _ENOUGH_ROWS and across < wanted <= panel_count:
-        across, blocks = max(across, -(-panel_count // 2)), 2
     across = max(across, min(panel_count, -(-wanted // blocks)))
     return -(-tile_count // blocks), -(-panel_count // across)
 

@@ -93,9 +93,8 @@ def _parts(made: Product, target: TargetDescription) -> int:
     no longer than to share it out and to add what the parts make.
     """
     matrix, length, depth = made.right if made.rows == 1 else made.left, _length(made), made.depth
-    if not isinstance(length, int) or not isinstance(depth, int):
-        return 1
-    if product(made.batch) != 1 or not runs_across_depth(matrix):
+    is_one = product(made.batch) == 1 and runs_across_depth(matrix)
+    if not is_one or not isinstance(length, int) or not isinstance(depth, int):
         return 1
     if config.get("FRAME_GRAIN"):
         return 2 if depth > _ROWS else 1
