@@ -19,7 +19,6 @@ from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu.chunks import unflatten
 from frame.codegen.schedules.cpu.conv_pixels import side_by_side
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
-from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, float64
@@ -266,32 +265,34 @@ def weights_call(group: Group, weights: Value, target: Buffer) -> KernelCall:
     outputs of a tile]; what it has no weights for is zero.
     """
     count, _, blocks, tiles, depth, height = (_known(size) for size in target.shape)
-    flat = Buffer(target.name, target.dtype, (count, count, blocks, tiles, depth * height))
+    pairs = depth * height
+    lanes = 1 << (min(max(1, group.target.lanes(float64)), pairs).bit_length() - 1)
+    flat = Buffer(target.name, target.dtype, (count, count, blocks, tiles, pairs))
     group = group.with_buffers(outputs=(flat,))
     rows, body = FILTERS[count - WINDOW + 1], b.Body()
     with body.loop(blocks * tiles, "chunk", LoopKind.PARALLEL) as chunk:
         block, tile = (
             body.let("at", i) for i in unflatten(chunk, [b.index(blocks), b.index(tiles)])
         )
-        shape = (WINDOW**2, depth * height)
-        window = body.alloc("window", target.dtype, shape, Scope.LOCAL)
+        window = body.alloc("window", target.dtype, (WINDOW**2, pairs), Scope.LOCAL)
         with body.loop(depth, "c") as c, body.loop(height, "row") as row:
             output = body.let("output", b.add(b.mul(tile, height), row))
             channel = body.let("channel", b.add(b.mul(block, depth), c))
             pair = body.let("pair", b.add(b.mul(c, height), row))
             for k, weight in enumerate(_window(group, body, weights, (output, channel))):
                 body.store(window, [k, pair], b.cast(weight, target.dtype))
-        with body.loop(depth * height, "pair", LoopKind.VECTOR) as pair:
-            loads = [b.load(window, [k, pair]) for k in range(WINDOW**2)]
+        with body.loop(-(-pairs // lanes), "v") as v:
+            # The last vector lies over the one before it, and stores the same again.
+            first = body.let("pair", b.min_(b.mul(v, lanes), pairs - lanes))
+            place = b.ramp(first, lanes)
+            loads = [b.load(window, [k, place]) for k in range(WINDOW**2)]
             read = [body.let("w", b.cast(value, float64)) for value in loads]
             half = [[_combined(body, g, read[x::WINDOW]) for x in range(WINDOW)] for g in rows]
             for i, line in enumerate(half):
                 for j, column in enumerate(rows):
                     value = b.cast(_combined(body, column, line), target.dtype)
-                    body.store(flat, [i, j, block, tile, pair], value)
-    lanes = max(1, group.target.lanes(float64))
-    block_ = vectorise_loops(body.block(), lanes)
-    return group.call("", block_, b.index(blocks * tiles), WEIGHTS_NOTE)
+                    body.store(flat, [i, j, block, tile, place], value)
+    return group.call("", body.block(), b.index(blocks * tiles), WEIGHTS_NOTE)
 
 
 def _known(size: int | Expr) -> int:
