@@ -46,6 +46,16 @@ def graphs(anchor: str, small: bool) -> dict[str, Graph]:
     return {g.name: g for g in schedules("cpu")[anchor].boundary_graphs(target)}
 
 
+def all_graphs(anchor: str, small: bool) -> dict[str, Graph]:
+    """The graphs of the host, and those that only targets with dots of pairs have: `target_of`."""
+    if anchor != "contraction":
+        return graphs(anchor, small)
+    target = small_target() if small else host_target()
+    target = replace(target, intrinsics=target.intrinsics | {"dot_bf16"})
+    found = schedules("cpu")[anchor].boundary_graphs(target)
+    return graphs(anchor, small) | {g.name: g for g in found if g.name.startswith("product_pairs")}
+
+
 @dataclass(frozen=True)
 class Data:
     """Inputs of a graph, what it must give, and the magnitude of the terms of each result."""

@@ -22,6 +22,8 @@ def pairs(target: TargetDescription) -> Iterator[Graph]:
     """Yield products whose depth is even, odd, of many passes, and known at run time only."""
     yield graph("product_pairs", bfloat16, lambda cases: _pairs(cases, target))
     yield graph("product_pairs_symbolic", bfloat16, lambda cases: _symbolic(cases, target))
+    if "dot_bf16" in target.intrinsics:  # no other target reads this layout
+        yield graph("product_pairs_stored", bfloat16, lambda cases: _stored(cases, target))
 
 
 def _sums(cases: Cases, x: Value, y: Value, flip_x: bool = False, flip_y: bool = False) -> None:
@@ -42,14 +44,14 @@ def _pairs(cases: Cases, target: TargetDescription) -> None:
                 _sums(cases, x, y, flip_x, flip_y)
     for k in (2 * depth, 2 * depth + 3):  # of one pass, of two
         _sums(cases, cases.input((18, k)), cases.input((k, 2 * width + 3)))
-    _stored(cases, width)
     _sums(cases, ops.relu(cases.input((5, 7))), ops.relu(cases.input((7, 9))))
     _sums(cases, cases.input((3, 5, 6)), cases.input((3, 6, 9)))
     _sums(cases, cases.input((2, 2, 6)), cases.input((6, 9)))
 
 
-def _stored(cases: Cases, width: int) -> None:
+def _stored(cases: Cases, target: TargetDescription) -> None:
     """Panels of a packed layout, of whole words and with half a word, of both orders."""
+    width = register_tile(target)[1] * target.lanes(float32)
     for k, n in ((26, width + 3), (7, width)):  # the first reads rows ahead
         attributes = {"permutation": (1, 0), "blocks": (1, width, 0, 2)}
         (packed,) = create_node("relayout", (cases.input((k, n)),), attributes)

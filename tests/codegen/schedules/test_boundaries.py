@@ -17,10 +17,10 @@ from frame.codegen.schedules.registry import schedules
 from frame.ir.graph import Graph
 from tests.support.boundaries import (
     BINDINGS,
+    all_graphs,
     bad_indices,
     check,
     data_of,
-    graphs,
     interpret_once,
     is_long,
     run_interpreted,
@@ -131,7 +131,7 @@ def test_interpreted_until_every_branch_has_run(anchor: str) -> None:
     Long graphs take minutes one element at a time: the native test runs them.
     """
     counts: dict[str, set[bool]] = {}
-    for graph in graphs(anchor, True).values():
+    for graph in all_graphs(anchor, True).values():
         if not is_long(graph):
             _merged(counts, _coverage_of(graph))
     if anchor != "contraction":  # whose micro-kernels convolutions use, not in every way

@@ -24,7 +24,7 @@ from frame.backends.cpu.target import host_target
 from frame.codegen import schedules as package
 from frame.codegen.schedules.registry import schedules
 from frame.core import config
-from tests.support.boundaries import graphs, small_target, target_of
+from tests.support.boundaries import all_graphs, graphs, small_target, target_of
 from tests.support.compile import make_piece
 
 FOLDER = Path(package.__file__).parent
@@ -183,7 +183,7 @@ def test_boundary_graphs_reach_every_variant() -> None:
     narrow = replace(target, vector_bits=64)
     with Lines() as lines:
         for anchor in schedules("cpu"):
-            for position, graph in enumerate(graphs(anchor, True).values()):
+            for position, graph in enumerate(all_graphs(anchor, True).values()):
                 assert make_piece(graph, target_of(graph, target)).lowered.module
                 if graph.name in NARROW:
                     assert make_piece(graph, narrow).lowered.module
