@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from frame.blueprint.values import BlockStyle, BluePrint
-from frame.core.errors import InvalidArgumentError, is_flag, is_number
+from frame.core.arguments import is_flag, is_number
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
 
 LARGEST = 1 << 24

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeAlias
 
+from frame.core.arguments import path as path_text
 from frame.core.errors import InvalidArgumentError, NotFoundError
-from frame.core.errors import path as path_text
 
 Pathlike: TypeAlias = str | os.PathLike[str]
 

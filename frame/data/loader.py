@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from frame.core.errors import InvalidArgumentError, flag, whole
+from frame.core.arguments import flag, whole
+from frame.core.errors import InvalidArgumentError
 from frame.core.philox import permutation
 from frame.data.datasets import Batch, Dataset, TensorDataset
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from frame.core.arguments import LARGEST
 from frame.core.dtypes import DTYPES, dtype
-from frame.core.errors import LARGEST, FrameError, InvalidArgumentError, NotFoundError
+from frame.core.errors import FrameError, InvalidArgumentError, NotFoundError
 from frame.core.shapes import as_shape
 from frame.frontend import catalogue
 from frame.frontend.catalogue import NAME, Entry, Named, Nested

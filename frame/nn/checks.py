@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frame.core.errors import InvalidArgumentError, is_number
+from frame.core.arguments import is_number
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import shape_text
 from frame.ir.graph import Value
 from frame.nn.layers import check_flags, positive

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from frame import ops
+from frame.core.arguments import is_flag, is_number
 from frame.core.dtypes import DTypeLike, float32
-from frame.core.errors import InvalidArgumentError, is_flag, is_number
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import MAX_RANK, is_count, numel, shape_text
 from frame.ir.graph import Value
 from frame.nn.module import Builder, Module, Scope, Shared

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from frame import ops
+from frame.core.arguments import is_number
 from frame.core.dtypes import DType
-from frame.core.errors import InvalidArgumentError, is_number
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count, shape_text
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope

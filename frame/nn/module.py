@@ -15,9 +15,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
+from frame.core.arguments import plain, refuse
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import uint64
-from frame.core.errors import InvalidArgumentError, plain, refuse
+from frame.core.errors import InvalidArgumentError
 from frame.ir.builder import GraphBuilder, active_builder, current_builder
 from frame.ir.graph import Graph, Role, TensorType, Value
 from frame.nn.parameters import NAME, ParamSpec, add_parameter_inputs

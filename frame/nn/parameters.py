@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from frame.core import philox
+from frame.core.arguments import flag, is_number, real, refuse, text, whole
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, DTypeLike, dtype, float32, float64
-from frame.core.errors import InvalidArgumentError, flag, is_number, real, refuse, text, whole
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size, as_shape, shape_text
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import Constant, Role, TensorType, Value

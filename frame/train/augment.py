@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from frame import ops
+from frame.core.arguments import is_number, settle, whole
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32, int64
-from frame.core.errors import InvalidArgumentError, is_number, settle, whole
+from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
 from frame.train.colour import ColourJitter

@@ -11,8 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
+from frame.core.arguments import path as path_text
 from frame.core.errors import InvalidArgumentError, NotFoundError
-from frame.core.errors import path as path_text
 from frame.core.files import atomic_write
 from frame.train.records import EpochRecord, History
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from frame.core.arguments import flag, whole
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, flag, whole
+from frame.core.errors import InvalidArgumentError
 from frame.core.logs import Logger
 from frame.data import DataLoader, Dataset, TensorDataset
 from frame.ir.graph import TensorType

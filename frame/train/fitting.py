@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from frame.core.errors import InvalidArgumentError, whole
+from frame.core.arguments import whole
+from frame.core.errors import InvalidArgumentError
 from frame.runtime.model import CompiledModel
 from frame.train.evaluation import Batch, means_over
 from frame.train.metrics import Metric, named_metrics

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from frame.compiler.optimizers.recipe import checked_patterns, matches
+from frame.core.arguments import settle
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, settle
+from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import TensorType
 from frame.nn.module import Module, build_graph
 from frame.nn.parameters import Full, Initialiser, ParamSpec, materialize

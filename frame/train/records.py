@@ -8,8 +8,9 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from frame.core import views
+from frame.core.arguments import settle
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, settle
+from frame.core.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from frame.runtime.model import CompiledModel

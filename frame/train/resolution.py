@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from frame.core.arguments import LARGEST
 from frame.core.dataclass import dataclass
-from frame.core.errors import LARGEST, InvalidArgumentError
+from frame.core.errors import InvalidArgumentError
 from frame.core.logs import Logger
 from frame.core.shapes import is_count
 from frame.ir.graph import TensorType, Value

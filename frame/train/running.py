@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from frame.compiler.optimizers.step import AVERAGE
-from frame.core.errors import LARGEST, InvalidArgumentError
+from frame.core.arguments import LARGEST
+from frame.core.errors import InvalidArgumentError
 from frame.core.logs import Logger
 from frame.ir.hashing import structural_hash
 from frame.runtime.model import TRAIN_STEP, CompiledModel

@@ -14,8 +14,9 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from frame.core.arguments import is_number, plain, settle, whole
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, is_number, plain, settle, whole
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
 
 Schedule = Callable[[int, int], float]

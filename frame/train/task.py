@@ -20,9 +20,10 @@ from frame.compiler.optimizers import (
     Swa,
 )
 from frame.compiler.optimizers.recipe import Average
+from frame.core.arguments import flag, plain, real, text, whole
+from frame.core.arguments import path as path_text
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, flag, plain, real, text, whole
-from frame.core.errors import path as path_text
+from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import TensorType
 from frame.nn.module import Architecture, Module
 from frame.runtime.model import EVALUATE, CompiledModel

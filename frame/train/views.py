@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from frame import ops
+from frame.core.arguments import settle, whole
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, settle, whole
+from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
 from frame.nn.module import Module, Scope
 from frame.train.augment import LAYOUTS

@@ -19,9 +19,10 @@ from frame.compiler.optimizers.record import (
     require_not_negative,
 )
 from frame.compiler.optimizers.sgd import decayed
+from frame.core.arguments import settle
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, float32, float64
-from frame.core.errors import InternalError, settle
+from frame.core.errors import InternalError
 from frame.ir.graph import TensorType, Value
 
 

@@ -15,8 +15,8 @@ from frame.compiler.optimizers.record import (
     require_fraction,
     require_not_negative,
 )
+from frame.core.arguments import settle
 from frame.core.dataclass import dataclass
-from frame.core.errors import settle
 from frame.ir.graph import TensorType, Value
 
 _MEAN = "mean"

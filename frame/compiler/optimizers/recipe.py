@@ -24,8 +24,9 @@ from frame.compiler.optimizers.record import (
     require_not_negative,
 )
 from frame.compiler.optimizers.scaling import LossScale
+from frame.core.arguments import is_number, plain, settle
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, is_number, plain, settle
+from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
 from frame.ir.graph import TensorType, Value
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import ClassVar
 
+from frame.core.arguments import is_number
 from frame.core.dataclass import dataclass
-from frame.core.errors import InvalidArgumentError, is_number
+from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import TensorType, Value
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from frame import ops
 from frame.compiler.optimizers.record import require
+from frame.core.arguments import is_number, settle, whole
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32
-from frame.core.errors import is_number, settle, whole
 from frame.ir.graph import Value
 
 _LARGEST = 2.0**120  # a scale times a gradient of 1 is still a float32

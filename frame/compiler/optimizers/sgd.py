@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from frame import ops
 from frame.compiler.optimizers.record import Optimizer, RunTime, require, require_not_negative
+from frame.core.arguments import flag, settle
 from frame.core.dataclass import dataclass
-from frame.core.errors import flag, settle
 from frame.ir.graph import TensorType, Value
 
 _MOMENTUM = "momentum"
