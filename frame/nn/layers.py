@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from frame import ops
-from frame.core.arguments import is_flag, is_number
+from frame.core.arguments import LARGEST, is_flag, is_number
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import MAX_RANK, is_count, numel, shape_text
@@ -33,10 +33,6 @@ Pair = int | Sequence[int]
 
 TORCH_GAIN = 1 / math.sqrt(3.0)
 """The gain of torch's default: bounds of 1 / sqrt(fan_in)."""
-
-
-LARGEST = 2**31 - 1
-"""The largest number of features, steps or elements of a window that a layer takes."""
 
 
 def positive(what: str, value: int, least: int = 1, most: int = LARGEST) -> int:
