@@ -61,7 +61,7 @@ def trained_scan(batch: int, length: int, width: int, state: int) -> Module:
     """
 
     @nn.module(
-        shift=nn.param((batch, length, width), nn.normal(0.1)),
+        shift=nn.param((batch, length, width), nn.normal(0.0, 0.1)),
         delta=nn.param((batch, length, width), nn.uniform(0.001, 0.101)),
         decay=nn.param((width, state), nn.uniform(-2.0, -0.5)),
         b=nn.param((batch, length, state), nn.normal(1.0)),

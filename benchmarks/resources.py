@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 from benchmarks.measuring import repeats_for, window
 from benchmarks.suite.case import Case
 from benchmarks.suite.cases import CASES
+from benchmarks.suite.command import processors
 from benchmarks.suite.peers import frame_peer
 from frame.backends.cpu.pool import set_num_threads
 
@@ -43,13 +43,17 @@ def arena(case: Case) -> Figures:
 def scaling(case: Case, rounds: int) -> Figures:
     """Return how much quicker a case is with all threads than with one."""
     call = frame_peer.prepare(case.instance(), 0).call
-    threads = os.cpu_count() or 1
+    threads = len(processors())
     repeats = repeats_for(call, seconds=0.1)
     pairs = []
     for _ in range(rounds):
         one, every = (_steady(call, count, repeats) for count in (1, threads))
         pairs.append(one / every)
-    return {"threads": threads, "ratio": round(statistics.median(pairs), 3), "bar": 1.8}
+    return {
+        "threads": threads,
+        "ratio": round(statistics.median(pairs), 3),
+        "bar": round(0.9 * threads, 1),
+    }
 
 
 def _steady(call: Callable[[], Any], threads: int, repeats: int) -> float:
@@ -63,7 +67,7 @@ def wake(case: Case, rounds: int) -> Figures:
     call = frame_peer.prepare(case.instance(), 0).call
     pairs = []
     for _ in range(rounds):
-        one, every = (_after_idleness(call, count) for count in (1, os.cpu_count() or 1))
+        one, every = (_after_idleness(call, count) for count in (1, len(processors())))
         pairs.append(every / one)
     return {"ratio": round(statistics.median(pairs), 3), "bar": 1.1}
 

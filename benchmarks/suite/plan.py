@@ -141,8 +141,15 @@ def _scaled(node: Node) -> dict[str, Any]:
     return {"scale": float(node.attributes["scale"]) or features**-0.5}
 
 
+def _whole_table(node: Node) -> dict[str, Any]:
+    """Return the attributes of a gather that stands for an embedding without padding."""
+    if node.attributes["padding_index"] >= 0:
+        raise ValueError("a case must not pad an embedding: no peer has a row for its gradient")
+    return {"axis": 0}
+
+
 _PLAIN: Mapping[str, tuple[str, Callable[[Node], dict[str, Any]]]] = {
-    "embedding": ("gather", lambda node: {"axis": 0}),
+    "embedding": ("gather", _whole_table),
     "scaled_dot_product_attention": ("attention", _scaled),
 }
 """Op -> the name and the attributes that the tables of the peers have for it."""

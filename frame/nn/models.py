@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from frame import ops
 from frame.core.errors import InvalidArgumentError
@@ -31,7 +32,7 @@ from frame.nn.layers import (
     positive,
 )
 from frame.nn.module import Module, Scope
-from frame.nn.parameters import normal, param
+from frame.nn.parameters import Initialiser, normal, param
 
 __all__ = ("bert", "lenet5", "mlp", "mobilenet_v2", "resnet", "vgg16_bn", "vit")
 
@@ -160,7 +161,7 @@ INVERTED = (
 
 
 def mobilenet_v2(classes: int = 1000, *, name: str = "") -> Module:
-    """Return MobileNetV2 of width 1: [N, 3, H, W] -> [N, classes].
+    """Return MobileNetV2 of width 1: [N, 3, H, W] -> [N, classes], without dropout.
 
     Source: Sandler et al., "MobileNetV2: Inverted residuals and linear bottlenecks", arXiv
     1801.04381.
@@ -222,16 +223,29 @@ def _vgg_head(channels: int, classes: int, small: bool) -> list[Module]:
 # --- transformers ---------------------------------------------------------------------------------
 
 
-def _blocks(layers: int, width: int, heads: int, hidden: int) -> Module:
-    def block() -> Module:
-        return TransformerEncoderBlock(width, heads, hidden, norm="pre", activation="gelu")
+def _blocks(layers: int, width: int, heads: int, hidden: int, norm: str) -> dict[str, Module]:
+    return {
+        f"block{number}": TransformerEncoderBlock(
+            width, heads, hidden, norm=norm, activation="gelu"
+        )
+        for number in range(positive("layers", layers))
+    }
 
-    return Sequential([block() for _ in range(positive("layers", layers))])
+
+def _small() -> Initialiser:
+    """Return the initial values of tables: as those papers have them, but not truncated."""
+    return normal(mean=0.0, deviation=0.02)
 
 
-def _build_bert(self: Scope, tokens: Value) -> Value:
-    x = self.words(tokens) + self.positions
-    return self.blocks(self.norm(x))  # type: ignore[no-any-return]
+def _build_bert(self: Scope, tokens: Value, segments: Any = None, mask: Any = None) -> Value:
+    kinds = self.segments[0:1] if segments is None else ops.embedding(self.segments, segments)
+    x = self.norm(self.words(tokens) + self.positions + kinds)
+    if mask is not None:
+        batch, length = mask.shape
+        mask = ops.reshape(mask, (batch, 1, 1, length))
+    for number in range(self.options["layers"]):
+        x = getattr(self, f"block{number}")(x, mask)
+    return x  # type: ignore[no-any-return]
 
 
 def bert(
@@ -244,14 +258,15 @@ def bert(
     *,
     name: str = "",
 ) -> Module:
-    """Return an encoder of token ids: [N, length] -> [N, length, width], without a head.
+    """Return BERT: (tokens [N, length], segments=None, mask=None) -> [N, length, width].
 
-    The blocks normalise before each branch. Source: Devlin et al., "BERT: Pre-training of deep
-    bidirectional transformers", arXiv 1810.04805; the defaults are near BERT-mini of Turc et al.,
-    arXiv 1908.08962.
+    Tokens and segments (0 or 1, all 0 if left out) are integers; the bool mask [N, length] says
+    which tokens count. Without dropout, pooler and heads. Source: Devlin et al., "BERT:
+    Pre-training of deep bidirectional transformers", arXiv 1810.04805; the defaults are the widths
+    of BERT-mini (Turc et al., arXiv 1908.08962) with six layers.
 
     Args:
-        layers: blocks.
+        layers: blocks, which normalise behind each sum.
         width: features of a token.
         heads: heads of each attention.
         hidden: features between the two Linear layers of a block.
@@ -259,13 +274,17 @@ def bert(
         length: tokens of a sequence.
         name: the name in the parent.
     """
+    positive("words", words)
     children = {
-        "words": Embedding(words, width),
+        "words": Embedding(words, width, init=_small()),
         "norm": LayerNorm(width),
-        "blocks": _blocks(layers, width, heads, hidden),
+        **_blocks(layers, width, heads, hidden, "post"),
     }
-    places = param((positive("length", length), width), normal(0.02), name="positions")
-    return layer("bert", _build_bert, {}, (places,), children, name)
+    specs = [
+        param((positive("length", length), width), _small(), name="positions"),
+        param((2, width), _small(), name="segments"),
+    ]
+    return layer("bert", _build_bert, {"layers": layers}, specs, children, name)
 
 
 def _build_vit(self: Scope, images: Value) -> Value:
@@ -274,8 +293,10 @@ def _build_vit(self: Scope, images: Value) -> Value:
     width, tokens = grid.shape[1], self.options["tokens"]
     patches = ops.transpose(ops.reshape(grid, (batch, width, tokens)), (0, 2, 1))
     first = ops.expand(self.token, (batch, 1, width))
-    x = self.norm(self.blocks(ops.concat([first, patches], axis=1) + self.positions))
-    return self.head(ops.reshape(x[:, 0:1], (batch, width)))  # type: ignore[no-any-return]
+    x = ops.concat([first, patches], axis=1) + self.positions
+    for number in range(self.options["layers"]):
+        x = getattr(self, f"block{number}")(x)
+    return self.head(ops.reshape(self.norm(x)[:, 0:1], (batch, width)))  # type: ignore[no-any-return]
 
 
 def vit(
@@ -305,12 +326,12 @@ def vit(
     tokens = divides("image", image, "patch", patch) ** 2
     children: Mapping[str, Module] = {
         "embed": Conv2d(3, width, patch, patch),
-        "blocks": _blocks(layers, width, heads, 4 * positive("width", width)),
+        **_blocks(layers, width, heads, 4 * positive("width", width), "pre"),
         "norm": LayerNorm(width),
         "head": Linear(width, classes),
     }
     specs = [
-        param((1, 1, width), normal(0.02), name="token"),
-        param((tokens + 1, width), normal(0.02), name="positions"),
+        param((1, 1, width), _small(), name="token"),
+        param((tokens + 1, width), _small(), name="positions"),
     ]
-    return layer("vit", _build_vit, {"tokens": tokens}, specs, children, name)
+    return layer("vit", _build_vit, {"tokens": tokens, "layers": layers}, specs, children, name)

@@ -149,13 +149,12 @@ def table_of(peer, name="TABLE"):
     return set()
 
 
-INFERENCE = COMMON
 PLANS = {
-    "torch_peer": ((fold_batch_norm, *INFERENCE, spectral), (running_statistics, *INFERENCE)),
+    "torch_peer": ((fold_batch_norm, spectral, *COMMON), (running_statistics, *COMMON)),
     "jax_peer": ((fold_batch_norm, spectral), ()),
     "onnx_model": (COMMON, None),
     "numpy_peer": ((*COMMON, spectral), None),
-    "tinygrad_peer": ((fold_batch_norm, *INFERENCE), INFERENCE),
+    "tinygrad_peer": ((fold_batch_norm, *COMMON), COMMON),
 }
 
 

@@ -13,7 +13,8 @@ from frame.ops.interpreter import run_body
 IMAGE = ((1, 3, 224, 224), "float32")
 SMALL_IMAGE = ((2, 3, 32, 32), "float32")
 
-# network, its trained parameters as published, input, shape of the result
+# network, its trained parameters (as published, but for bert, mlp and the small ones), input,
+# shape of the result
 NETWORKS = {
     "mlp": (models.mlp(), 1_462_538, ((3, 784), "float32"), (3, 10)),
     "lenet5": (models.lenet5(), 61_706, ((2, 1, 28, 28), "float32"), (2, 10)),
@@ -25,7 +26,7 @@ NETWORKS = {
     "mobilenet_v2": (models.mobilenet_v2(), 3_504_872, IMAGE, (1, 1000)),
     "vgg16_bn": (models.vgg16_bn(), 138_361_768, IMAGE, (1, 1000)),
     "vit": (models.vit(), 5_717_416, IMAGE, (1, 1000)),
-    "bert": (models.bert(), 12_585_472, ((2, 128), "int64"), (2, 128, 256)),
+    "bert": (models.bert(), 12_585_984, ((2, 128), "int64"), (2, 128, 256)),
     "small resnet18": (models.resnet(18, 10, small=True), 11_173_962, SMALL_IMAGE, (2, 10)),
     "small vgg16_bn": (models.vgg16_bn(10, small=True), 14_724_042, SMALL_IMAGE, (2, 10)),
 }
@@ -66,6 +67,39 @@ def test_sizes_are_those_of_the_literature(name):
 def test_bad_arguments_are_named(declare, complaint):
     with pytest.raises(InvalidArgumentError, match=complaint):
         declare()
+
+
+@pytest.mark.parametrize("network", [models.bert(2, 16, 2, 8, 50, 40), models.vit(32, 4, 1, 16, 2)])
+def test_tables_begin_small(network):
+    tables = ("words.weight", "positions", "segments", "token")
+    found = [spec for spec in network.parameters() if spec.name in tables]
+    assert len(found) > 1
+    values = np.concatenate([nn.materialize(spec).ravel() for spec in found])
+    assert abs(values.mean()) < 0.002
+    assert 0.018 < values.std() < 0.022
+
+
+def test_bert_takes_segments_and_a_mask():
+    network = models.bert(2, 8, 2, 12, words=11, length=5)
+    values = [np.asarray(nn.materialize(spec), np.float64) * 20 for spec in network.parameters()]
+    tokens = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+
+    def run(*inputs):
+        specs = [frame.spec(x.shape, str(x.dtype)) for x in inputs]
+        (result,) = run_body(nn.build_graph(network, specs), [*inputs, *values])
+        return result
+
+    alone, zeros = run(tokens), np.zeros_like(tokens)
+    every = np.ones(tokens.shape, bool)
+    np.testing.assert_allclose(run(tokens, zeros, every), alone, atol=1e-12)
+    assert not np.allclose(run(tokens, zeros + 1), alone)
+    some = every.copy()
+    some[:, 3:] = False
+    other = tokens.copy()
+    other[:, 3:] = 7
+    masked, changed = run(tokens, zeros, some), run(other, zeros, some)
+    np.testing.assert_allclose(masked[:, :3], changed[:, :3], atol=1e-12)
+    assert not np.allclose(masked[:, :3], alone[:, :3])
 
 
 def test_a_residual_branch_of_zeros_leaves_the_input():

@@ -24,7 +24,11 @@ PACKAGES = (
     "frame.blueprint", "frame.frontend", "frame.runtime", "frame.core", "frame.interop",
     "frame.codegen",
 )  # fmt: skip
-CLASSES = (("frame.runtime", "CompiledModel"), ("frame", "Tensor"))
+CLASSES = (
+    ("frame.runtime", "CompiledModel"),
+    ("frame", "Tensor"),
+    ("frame.train", "DeepLearningTask"),
+)
 """Classes whose methods have a section of their own: what a user holds in hands."""
 
 _HEAD = f"""# The public names

@@ -275,8 +275,9 @@ def _module(instance: Instance) -> tuple[torch.nn.Module, Plan]:
     if instance.declaration.idiom == "lstm":
         plan = instance.idiom_plan()
         return _Lstm(plan, training), plan
-    last = running_statistics if training else fold_batch_norm
-    plan = rewrite(instance.plan, (last, *COMMON, spectral))
+    # A complex weight is made of the parameters once, so training must not have one.
+    own = (running_statistics,) if training else (fold_batch_norm, spectral)
+    plan = rewrite(instance.plan, (*own, *COMMON))
     return graph_module(plan, training), plan
 
 
