@@ -27,7 +27,7 @@ from frame.nn.parameters import (
     uniform,
     zeros,
 )
-from frame.ops.gradients import count
+from frame.ops.gradients import count, narrowed, widened
 
 Pair = int | Sequence[int]
 
@@ -375,8 +375,9 @@ def _bessel(x: Value) -> Value | float:
     known = numel([size for axis, size in enumerate(x.shape) if axis != 1])
     if isinstance(known, int):
         return known / max(known - 1, 1)
-    elements = count(x, (0, *range(2, x.rank)), x.dtype)
-    return ops.div(elements, ops.maximum(ops.sub(elements, 1.0), 1.0))
+    elements = count(x, (0, *range(2, x.rank)), widened(x).dtype)
+    ratio = ops.div(elements, ops.maximum(ops.sub(elements, 1.0), 1.0))
+    return narrowed(ratio, x.dtype)
 
 
 def BatchNorm1d(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from frame import ops
-from frame.core.dtypes import DType
+from frame.core.dtypes import DType, float32
 from frame.core.shapes import Shape, Size, numel
 from frame.ir.graph import Value
 from frame.ops.record import Gradient, GradientContext
@@ -70,3 +70,19 @@ def count(x: Value, axes: Sequence[int], dtype: DType) -> Value:
         if not isinstance(size, int):
             total = total * ops.cast(ops.size(x, axis), dtype)
     return total
+
+
+def widened(x: Value) -> Value:
+    """Return x, narrow floats as float32: counts and sums of many are beyond float16."""
+    return ops.cast(x, float32) if x.dtype.is_float and x.dtype.bits < 32 else x
+
+
+def narrowed(x: Value, dtype: DType) -> Value:
+    """Return x in `dtype`, which `widened` left."""
+    return x if x.dtype == dtype else ops.cast(x, dtype)
+
+
+def per_element(total: Value, x: Value, axes: Sequence[int], dtype: DType) -> Value:
+    """Return `total` / the number of elements of x along `axes`, rounded once to `dtype`."""
+    wide = widened(total)
+    return narrowed(wide / count(x, axes, wide.dtype), dtype)

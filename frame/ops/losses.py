@@ -11,7 +11,7 @@ from frame.core.dtypes import int32, int64
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import shape_text
 from frame.ir.graph import Attribute, TensorType, Value
-from frame.ops.gradients import count
+from frame.ops.gradients import per_element
 from frame.ops.nn import shift_by_maximum
 from frame.ops.record import Autocast, GradientContext, OpDef, Operand, Sample, Trait
 from frame.ops.registry import register
@@ -50,8 +50,8 @@ def _build_mse_loss(operands: Operands, attributes: Attributes) -> Value:
 
 def _gradient_mse_loss(context: GradientContext) -> Sequence[Value | None]:
     (prediction, target), (cotangent,) = context.operands, context.cotangents
-    number = count(prediction, range(prediction.rank), prediction.dtype)
-    scale = ops.div(ops.mul(cotangent, 2.0), number)
+    axes = range(prediction.rank)
+    scale = per_element(ops.mul(cotangent, 2.0), prediction, axes, prediction.dtype)
     gradient = ops.mul(ops.sub(prediction, target), scale)
     need_prediction, need_target = context.needed
     return [gradient if need_prediction else None, ops.neg(gradient) if need_target else None]

@@ -15,7 +15,7 @@ from frame import ops
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Size, numel, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
-from frame.ops.gradients import count
+from frame.ops.gradients import narrowed, per_element, widened
 from frame.ops.record import (
     AttributeSpec,
     Autocast,
@@ -281,29 +281,29 @@ def _gradient_batch_norm_train(context: GradientContext) -> Sequence[Value | Non
     need_x, need_gamma, need_beta = context.needed
     normal, centred, inverse, _, _ = _normal_channels(x, context.attributes)
     axes = _reduced(x.rank)
-    total = ops.sum(cotangent, axes=axes, keepdims=True)
-    correlation = ops.sum(ops.mul(cotangent, normal), axes=axes, keepdims=True)
+    total = ops.sum(widened(cotangent), axes=axes, keepdims=True)
+    correlation = ops.sum(widened(ops.mul(cotangent, normal)), axes=axes, keepdims=True)
     dx = None
     if need_x:
         # Gamma is one number a channel: the sums that dx needs are the gradients of both vectors.
-        number = count(x, axes, x.dtype)
-        moved = ops.sub(cotangent, ops.div(total, number))
-        moved = ops.sub(moved, ops.mul(normal, ops.div(correlation, number)))
+        moved = ops.sub(cotangent, per_element(total, x, axes, x.dtype))
+        moved = ops.sub(moved, ops.mul(normal, per_element(correlation, x, axes, x.dtype)))
         dx = ops.mul(moved, ops.mul(inverse, along_channels(gamma, x.rank)))
         if not (is_zeros(to_mean) and is_zeros(to_variance)):
             dx = ops.add(dx, _through_moments(x, centred, to_mean, to_variance))
     return [
         dx,
-        ops.reshape(correlation, gamma.shape) if need_gamma else None,
-        ops.reshape(total, gamma.shape) if need_beta else None,
+        ops.reshape(narrowed(correlation, x.dtype), gamma.shape) if need_gamma else None,
+        ops.reshape(narrowed(total, x.dtype), gamma.shape) if need_beta else None,
     ]
 
 
 def _through_moments(x: Value, centred: Value, to_mean: Value, to_variance: Value) -> Value:
     """Return what reaches x through the results batch_mean and batch_variance."""
-    number = count(x, _reduced(x.rank), x.dtype)
-    from_mean = along_channels(ops.div(to_mean, number), x.rank)
-    from_variance = along_channels(ops.div(ops.mul(to_variance, 2.0), number), x.rank)
+    axes = _reduced(x.rank)
+    from_mean = along_channels(per_element(to_mean, x, axes, x.dtype), x.rank)
+    from_variance = per_element(ops.mul(to_variance, 2.0), x, axes, x.dtype)
+    from_variance = along_channels(from_variance, x.rank)
     return ops.add(ops.mul(centred, from_variance), from_mean)
 
 

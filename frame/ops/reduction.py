@@ -13,7 +13,7 @@ from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import Shape, Size, normalize_axes, numel, shape_text
 from frame.ir.graph import Attribute, TensorType, Value
 from frame.ops import samples
-from frame.ops.gradients import count, reshaped
+from frame.ops.gradients import narrowed, per_element, reshaped, widened
 from frame.ops.record import (
     AttributeSpec,
     Autocast,
@@ -201,13 +201,13 @@ def _sum_gradient(context: GradientContext) -> list[Value | None]:
 
 def _mean_gradient(context: GradientContext) -> list[Value | None]:
     (x,), (g,) = context.operands, context.cotangents
-    scaled = g / count(x, context.attributes["axes"], x.dtype)
+    scaled = per_element(g, x, context.attributes["axes"], x.dtype)
     return [ops.expand(restore(scaled, x.shape, context.attributes), x.shape)]
 
 
 def _mean(operands: tuple[Value, ...], attributes: Mapping[str, Attribute]) -> Value:
     (x,) = operands
-    return ops.sum(x, **attributes) / count(x, attributes["axes"], x.dtype)
+    return per_element(ops.sum(widened(x), **attributes), x, attributes["axes"], x.dtype)
 
 
 _reduction(
@@ -237,8 +237,9 @@ def _extreme_gradient(context: GradientContext) -> list[Value | None]:
         return [None]
     chosen = ops.equal(x, restore(y, x.shape, context.attributes))
     weight = ops.where(chosen, ops.ones((), x.dtype), 0)
-    ties = ops.sum(weight, context.attributes["axes"], keepdims=True)
-    return [restore(g, x.shape, context.attributes) / ties * weight]
+    ties = ops.sum(widened(weight), context.attributes["axes"], keepdims=True)
+    share = widened(restore(g, x.shape, context.attributes)) / ties
+    return [narrowed(share, x.dtype) * weight]
 
 
 for _name, _word, _function in (("max", "largest", np.max), ("min", "smallest", np.min)):
