@@ -101,6 +101,15 @@ class Resolution:
             InvalidArgumentError: the network does not take a size, a window is larger than what it
                 is taken from, or there is no boundary for two sizes of it.
         """
+        self.check_counts()
+        self._check_windows(inputs, layout)
+        for look in dict.fromkeys(self._look(place) for place in range(len(self.train))):
+            _build(make(look), inputs, "train", _shown(look.size))
+        seen = self.validate
+        _build(make(self.last), inputs, "infer", _shown(seen) if seen else "the size of the data")
+
+    def check_counts(self) -> None:
+        """Raise InvalidArgumentError where two sizes stand without the one boundary for them."""
         for name, sizes in (("progressive_resize", self.resizes), ("progressive_crop", self.crops)):
             if sizes and len(self.train) != 2:
                 raise _wrong(
@@ -114,11 +123,6 @@ class Resolution:
                 self.resizes,
                 "progressive_resize",
             )
-        self._check_windows(inputs, layout)
-        for look in dict.fromkeys(self._look(place) for place in range(len(self.train))):
-            _build(make(look), inputs, "train", _shown(look.size))
-        seen = self.validate
-        _build(make(self.last), inputs, "infer", _shown(seen) if seen else "the size of the data")
 
     def _check_windows(self, inputs: Sequence[TensorType], layout: str) -> None:
         for place, window in enumerate(self.crops):

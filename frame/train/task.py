@@ -275,7 +275,7 @@ class DeepLearningTask:
                 raise _wrong("optimizer", "groups of ParameterGroup", group)
         every = flag("optimizer", "decay_all", decay_all)
         made = replace(self, optimizer_record=optimizer, groups=given, decay_all=every)
-        made.recipe()
+        made._recipe(made.freezes)
         return made
 
     def scheduler(self, scheduler: Scheduler) -> DeepLearningTask:
@@ -353,8 +353,14 @@ class DeepLearningTask:
     def grad_clip(
         self, max_abs: float | None = None, *, norm: float | None = None
     ) -> DeepLearningTask:
-        """Clamp each gradient to [-max_abs, max_abs], then scale all to a joint norm of `norm`."""
+        """Clamp each gradient to [-max_abs, max_abs], then scale all to a joint norm of `norm`.
+
+        Raises:
+            InvalidArgumentError: there is no limit, or one is not above 0.
+        """
         limits = {"max_abs": max_abs, "norm": norm}
+        if max_abs is None and norm is None:
+            raise _wrong("grad_clip", "max_abs, norm or both", None)
         for name, value in limits.items():
             if value is not None and not real("grad_clip", name, value) > 0:
                 raise _wrong("grad_clip", f"{name} above 0", value)
@@ -403,7 +409,8 @@ class DeepLearningTask:
     def freeze_first_layer_after(self, epoch: int) -> DeepLearningTask:
         """Keep the parameters of the first layer that has any, from the end of an epoch on.
 
-        With 0 they are never trained; neither momentum nor decay moves them afterwards.
+        It is the first one declared that has parameters and no layer with parameters below it: the
+        embedding of patches of `vit`, that of words of `bert`. With 0 they are never trained; neither momentum nor decay moves them afterwards.
         """
         number = whole("freeze_first_layer_after", "epoch", epoch, 0)
         return replace(self, first_layer_after=number)
@@ -451,7 +458,7 @@ class DeepLearningTask:
 
     def _checked(self, **changes: Any) -> DeepLearningTask:
         made: DeepLearningTask = replace(self, **changes)
-        made.recipe()
+        made._recipe(made.freezes)
         return made
 
     # --- what is kept -----------------------------------------------------------------------------
@@ -604,6 +611,7 @@ class DeepLearningTask:
         if rule is None:
             return None
         usual = "NCHW" if isinstance(self.network, Module) else "NHWC"
+        rule.check_counts()
         layout = rule.layout or (usual if change is None else change.layout)
         if change is not None and change.layout != layout:
             raise _wrong(
@@ -638,11 +646,14 @@ class DeepLearningTask:
         return dict(self.start.values(network, self.seed_value, inputs))
 
     def recipe(self) -> Recipe:
-        """Return the optimizer with what stands around its update."""
+        """Return the optimizer with what stands around its update; it needs model and data."""
+        return self._recipe((*self.freezes, *self._first_layer()))
+
+    def _recipe(self, freezes: Sequence[Freeze]) -> Recipe:
         steps = None if self.feed is None else len(self.feed.train_loader(0)) // self.accumulation
         late = tuple(
             replace(freeze, after=freeze.after * (steps or 1)) if freeze.after else freeze
-            for freeze in (*self.freezes, *self._first_layer())
+            for freeze in freezes
         )
         return Recipe(
             self.optimizer_record,
@@ -658,16 +669,15 @@ class DeepLearningTask:
         )
 
     def _first_layer(self) -> tuple[Freeze, ...]:
-        """Return what freezes the first layer, once model and data are known."""
+        """Return what freezes the first layer."""
         after = self.first_layer_after
-        if after is None or self.network is None or self.feed is None:
+        if after is None:
             return ()
-        network = self._bare(self.feed.specs()[0])
-        trained = [each.name for each in network.parameters() if each.trainable]
-        if not trained:
+        network = self._bare(self.checked_feed().specs()[0])
+        names = first_layer(network)
+        if not names:
             raise _wrong("freeze_first_layer_after", "a model with parameters", network)
-        layer = trained[0].rpartition(".")[0]
-        return (Freeze((f"{layer}.*" if layer else trained[0],), after),)
+        return (Freeze(names, after),)
 
     def checked_feed(self) -> Feed:
         """Return the data; raise InvalidArgumentError if there is none."""
@@ -699,6 +709,16 @@ def _model_path(method: str, path: Pathlike) -> str:
     if not target.endswith((".safetensors", ".npz", ".frame")):
         raise _wrong(method, "a path that ends in .safetensors, .npz or .frame", path)
     return checked_path(target)
+
+
+def first_layer(network: Module) -> tuple[str, ...]:
+    """Return the paths of the parameters of the first layer, which are none of a layer below it."""
+    for path, module in network.modules():
+        own = [spec.name for spec in module.specs if spec.trainable]
+        below = any(spec.trainable for child in module.children for spec in child.parameters())
+        if own and not below:
+            return tuple(f"{path}.{name}" if path else name for name in own)
+    return ()
 
 
 def _both(method: str, begin: Any, end: Any) -> tuple[Pixels, Pixels]:

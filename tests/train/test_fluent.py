@@ -21,6 +21,7 @@ from frame.train import (
     fit,
 )
 from frame.train.feed import make_feed
+from frame.train.task import first_layer
 from tests.train.support import CLASSES, FEATURES, classes
 from tests.train.tasks import net, task, weights
 from tests.train.test_checkpoints import Interrupt
@@ -103,6 +104,44 @@ def test_the_first_layer_of_a_blueprint_freezes() -> None:
     start, end = base.compile().params, base.run().model.params  # type: ignore[union-attr]
     same = [name for name in start if np.array_equal(start[name], end[name])]
     assert len(same) == 2 and len(start) == 4
+
+
+@pytest.mark.parametrize(
+    ("network", "names"),
+    [
+        (nn.Linear(2, 3), ("weight", "bias")),
+        (nn.models.vit(8, 4, 1, 8, 2, 3), ("embed.weight", "embed.bias")),
+        (
+            nn.Sequential(
+                "net",
+                [nn.models.bert(1, 8, 2, 8, 9, 4), nn.Flatten(), nn.Linear(32, 3)],
+            ),
+            ("net.0.words.weight",),
+        ),
+        (nn.Sequential([nn.BatchNorm1d(2), nn.Linear(2, 3)]), ("0.gamma", "0.beta")),
+        (nn.ReLU(), ()),
+    ],
+)
+def test_the_first_layer_is_one_owner_of_parameters(
+    network: nn.Module, names: tuple[str, ...]
+) -> None:
+    assert first_layer(network) == names
+
+
+def test_a_declaration_builds_no_network() -> None:
+    """A window for two sizes is told by its name when the task is compiled, and not before."""
+    plan = blueprint.seq(blueprint.conv(4, 3), blueprint.gap_fc(3, True))
+    images = np.zeros((16, 8, 8, 1), np.float32), np.zeros(16, np.int64)
+    base = task().model(plan).data(images, batch_size=8).freeze_first_layer_after(1)
+    made = base.train_resolution({0: 4, 1: 5, 2: 6}).progressive_crop(4, 6).accumulate(2)
+    for try_it in (made.compile, made.run, made.dry_run):
+        with pytest.raises(InvalidArgumentError, match="progressive_crop: expected .* boundary"):
+            try_it()
+
+
+def test_clipping_needs_a_limit() -> None:
+    with pytest.raises(InvalidArgumentError, match="grad_clip: expected max_abs, norm or both"):
+        task().grad_clip()
 
 
 def test_the_number_of_classes_is_compared() -> None:
