@@ -24,6 +24,8 @@ def conv2d_filter_grad(target: TargetDescription) -> Iterator[Graph]:
         yield graph(f"filter_grad_{dtype}", dtype, lambda cases: _edges(cases, target))
     yield graph("filter_grad_blocks", float32, _blocks)
     yield graph("filter_grad_epilogues", float32, _epilogues)
+    yield graph("filter_grad_rooms", float32, lambda cases: _rooms(cases, target))
+    yield graph("filter_grad_shared", float32, _shared)
     yield graph("filter_grad_symbolic", float32, _symbolic)
 
 
@@ -56,6 +58,27 @@ def _blocks(cases: Cases) -> None:
     cases.outputs(_gradient(cases, (3, 33, 4, 4), 5, (3, 3), **_SAME))
     cases.outputs(_gradient(cases, (2, 8, 9, 10), 17, (3, 3), **_SAME))
     cases.outputs(_gradient(cases, (1, 70, 5, 5), 3, (1, 1), strides=(2, 2)))
+
+
+def _rooms(cases: Cases, target: TargetDescription) -> None:
+    """Few channels and points: pixels of the cotangent fill local memory before those of x do.
+
+    With caches of a usual size the first has as many as fill it; with small ones a few rows do.
+    """
+    wide = 64 if target.l2 >= 1 << 17 else 4
+    cases.outputs(_gradient(cases, (wide, 1, 28, 28) if wide > 4 else (2, 1, 9, 9), 32, (3, 3)))
+    cases.outputs(_gradient(cases, (8, 3, wide, wide), 16, (1, 1)))
+    # a row of more pieces than are copied without a loop
+    cases.outputs(_gradient(cases, (2, 1, 1, 17 * target.lanes(float32) + 2), 3, (1, 2)))
+
+
+def _shared(cases: Cases) -> None:
+    """The cotangent is x as well, or what x is computed from."""
+    x = cases.input((2, 3, 4, 5))
+    cases.outputs(ops.conv2d_filter_grad(x, x, window=(1, 1)))
+    x = cases.input((2, 3, 4, 4))
+    turned = ops.transpose(x, permutation=(0, 1, 3, 2))
+    cases.outputs(ops.conv2d_filter_grad(turned, x, window=(1, 1)))
 
 
 def _epilogues(cases: Cases) -> None:

@@ -14,12 +14,15 @@
 A row of the left operand is a pair (channel, point of the window). Each pixel of x is copied once
 for every point, which is little beside its products with all outputs; pixels of the cotangent are
 transposed once for every block of channels. Sums are added up in the order of the pixels within a
-part, then part by part: how many there are follows from shapes alone.
+part, then part by part. How many parts there are, and where blocks end, follows from shapes and the
+target's second cache, never from threads: one artefact gives the same bits on any number of them,
+one made for a machine with another cache may not.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope, View
@@ -41,6 +44,7 @@ from frame.ops.record import Trait
 from frame.ops.registry import lookup
 
 _PLAIN = ("constant", "expand")
+_FEW_PIECES = 16  # of a row, which are copied without a loop
 NOTE = __doc__.split("\n\n")[1]
 
 
@@ -82,7 +86,8 @@ class _Sums:
         self.plan = plan
         self.x, self.cotangent = anchor_of(group.body).operands
         self.batch = group.extent(self.x.shape[0])
-        self.group = self.with_planes(group)
+        self.in_planes = _is_read_alone(group.body)
+        self.group = self.with_planes(group) if self.in_planes else group
         self.tile = Tile(
             plan.dtype,
             plan.tile,
@@ -94,8 +99,6 @@ class _Sums:
 
     def with_planes(self, group: Group) -> Group:
         """Give a cotangent in memory one dimension for the rows and columns of its images."""
-        if self.cotangent.node is not None:
-            return group
         position = group.body.input_values.index(self.cotangent)
         memory, plan = group.captures[position], self.plan
         area = plan.height.positions * plan.width.positions
@@ -235,10 +238,20 @@ class _Sums:
                 line = body.let("line", b.add(step, b.mul(ky, plan.height.dilation)))
                 start = b.add(b.mul(n, place.pixels), b.mul(y, width.positions))
                 start = body.let("start", start)
-                for v in range(-(-width.positions // piece)):
-                    source = b.ramp(b.add(shift, v * piece), piece)
+                for column in self.pieces(body):
+                    source = b.ramp(b.add(shift, column), piece)
                     value = b.load(local.planes, [c, n, line, phase, source])
-                    body.store(local.left, [row, b.ramp(b.add(start, v * piece), piece)], value)
+                    body.store(local.left, [row, b.ramp(b.add(start, column), piece)], value)
+
+    def pieces(self, body: b.Body) -> Iterator[Expr]:
+        """Yield the first column of each piece of a row: few one by one, many in a loop."""
+        piece = self.plan.piece
+        count = -(-self.plan.width.positions // piece)
+        if count <= _FEW_PIECES:
+            yield from (b.index(v * piece) for v in range(count))
+            return
+        with body.loop(count, "v") as v:
+            yield body.let("column", b.mul(v, piece))
 
     def write_products(
         self, body: b.Body, local: _Local, place: _Place, at: tuple[Expr, Expr, Expr]
@@ -290,7 +303,7 @@ class _Sums:
 
     def pixels(self, body: b.Body, image: Expr, channel: Expr, place: Expr) -> Expr:
         """Return elements of the cotangent, which may be spread from fewer, by their places."""
-        if self.cotangent.node is None:
+        if self.in_planes:
             position = self.group.body.input_values.index(self.cotangent)
             return b.load(self.group.captures[position], [image, channel, place])
         width = self.plan.width.positions
@@ -309,8 +322,7 @@ class _Local:
     def __init__(self, plan: FilterPlan, body: b.Body) -> None:
         self.planes = body.alloc("planes", plan.dtype, plan.planes, Scope.LOCAL)
         self.left = body.alloc("left", plan.dtype, plan.left, Scope.LOCAL)
-        shape = (plan.depth, plan.columns)
-        self.right = body.alloc("right", plan.dtype, shape, Scope.LOCAL)
+        self.right = body.alloc("right", plan.dtype, plan.right, Scope.LOCAL)
 
 
 class _Results:
@@ -349,8 +361,7 @@ class _Results:
             channel = body.let("channel", b.mul(block, plan.channels))
             channels = remaining(b.index(plan.all_channels), channel, b.index(plan.channels))
             count = body.let("count", b.mul(channels, plan.points))
-            shape = (plan.columns, plan.row_count)
-            rows = body.alloc("strip", plan.dtype, shape, Scope.LOCAL)
+            rows = body.alloc("strip", plan.dtype, plan.strip, Scope.LOCAL)
             self.write_strip(body, rows, (block, output), count)
             first = body.let("first", b.mul(channel, plan.points))
             outputs = remaining(b.index(plan.outputs), output, b.index(plan.columns))
@@ -412,6 +423,13 @@ class _Results:
     def apart(self, output: Expr, place: Expr) -> Index:
         """Return the index of a weight by the row-major place among those of an output."""
         return (output, *unflatten(place, self.group.extents(self.node.results[0].shape[1:])))
+
+
+def _is_read_alone(body: Graph) -> bool:
+    """Whether the cotangent is a capture that nothing else reads, such as x, or a view for x."""
+    cotangent = anchor_of(body).operands[1]
+    uses = [value for node in body.nodes for value in node.operands if value is cotangent]
+    return cotangent.node is None and len(uses) == 1
 
 
 def _reads_in_order(body: Graph) -> bool:

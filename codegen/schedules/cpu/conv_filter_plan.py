@@ -18,7 +18,7 @@ from frame.ir.graph import Graph, Node
 _SYMBOLIC = 32  # what a symbolic batch counts as in a decision
 _ROWS = 288  # pairs of a channel and a point of its window in a block, at most about
 _CHANNELS = 64  # channels of a block at most: with few points, their pixels fill a cache
-_LEFT, _PLANES = 3 << 16, 1 << 17  # bytes of local memory for the left operand, and for pixels
+_OPERAND, _PLANES = 3 << 16, 1 << 17  # bytes of local memory for an operand, and for pixels
 _LEAST_FLOPS, _FEW_CHUNKS = 1 << 18, 16
 _PIXELS = 512  # of a part at least: its sums are written once and read once
 
@@ -113,6 +113,16 @@ class FilterPlan:
         return self.channels, self.images, self.reach, self.phases, self.line
 
     @property
+    def right(self) -> tuple[int, int]:
+        """The shape of the right operand: a row a pixel."""
+        return self.depth, self.columns
+
+    @property
+    def strip(self) -> tuple[int, int]:
+        """The shape of the turned sums: a row an output."""
+        return self.columns, self.row_count
+
+    @property
     def sums(self) -> tuple[int, ...]:
         """The shape of the sums: part, block, row, output."""
         return self.parts, self.blocks, self.padded_rows, self.panels * self.columns
@@ -150,10 +160,10 @@ def make_plan(body: Graph, target: TargetDescription) -> FilterPlan | None:
         tile=1,
         channels=1,
     )
-    if not _Room(_LEFT, _PLANES).holds(_tiled(plan, target)):
+    if not _Room(_OPERAND, _PLANES).holds(_tiled(plan, target)):
         return None
-    near = min(_LEFT, target.l2 * 3 // 8)
-    room = _Room(near, near * _PLANES // _LEFT)
+    near = min(_OPERAND, target.l2 * 3 // 8)
+    room = _Room(near, near * _PLANES // _OPERAND)
     batch = max(1, static(x.shape[0], _SYMBOLIC))
     plan = _with_channels(plan, target, room)
     return _with_parts(_with_pixels(plan, batch, room), batch)
@@ -180,15 +190,16 @@ def _extents(node: Node) -> tuple[Extent, Extent]:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Bytes of local memory for the left operand, and for the copy of x."""
+    """Bytes of local memory for an operand, or the turned sums, and for the copy of x."""
 
-    left: int
+    operand: int
     planes: int
 
     def holds(self, plan: FilterPlan) -> bool:
         """Whether a chunk finds room."""
-        size, left = plan.dtype.itemsize, math.prod(plan.left)
-        return left * size <= self.left and math.prod(plan.planes) * size <= self.planes
+        operand = max(map(math.prod, (plan.left, plan.right, plan.strip)))
+        size = plan.dtype.itemsize
+        return operand * size <= self.operand and math.prod(plan.planes) * size <= self.planes
 
 
 def _with_channels(plan: FilterPlan, target: TargetDescription, room: _Room) -> FilterPlan:
@@ -216,7 +227,7 @@ def _with_pixels(plan: FilterPlan, batch: int, room: _Room) -> FilterPlan:
     plan = next(filter(room.holds, (replace(plan, rows=rows) for rows in heights)), plan)
     if plan.rows < positions:
         return plan
-    most = max(1, min(batch, room.left // (plan.depth * plan.dtype.itemsize)))
+    most = max(1, min(batch, room.operand // (plan.depth * plan.dtype.itemsize)))
     plans = (replace(plan, images=images) for images in range(most, 0, -1))
     return next(filter(room.holds, plans), plan)
 
