@@ -115,3 +115,41 @@ def test_a_symbolic_batch_stays_whole():
         builder.output(ops.conv2d(x, w))
     graph = builder.finish()
     assert BatchBlocks().run(graph, block_context()) is graph
+
+
+@pytest.mark.parametrize("batch", [7, 14, 30])
+def test_a_batch_without_a_block_that_fills_the_room_stays_whole(batch):
+    """With room for 16 images: 7 fit, of 14 as well; of 30 run 15, of 17 and 34 whole."""
+    context = support.context()
+    room = replace(context.target, l3=16 * 8 * 7 * 8 * 8 * 8)  # of 7 planes of 8 x 8 float64
+    context = replace(context, target=room)
+    found = BatchBlocks().run(convolutions(batch), context)
+    assert lengths(found) == ([2] if batch == 30 else [])
+    for prime in (17, 34, 37):
+        assert lengths(BatchBlocks().run(convolutions(prime), context)) == []
+
+
+def convolutions(batch, kept=()):
+    """Layers of 4 planes; those of the results of `kept` are read behind them."""
+    with GraphBuilder("layers") as builder:
+        y = builder.input(TensorType(float64, (batch, 3, 8, 8)))
+        results = []
+        for k, shape in enumerate(((4, 3, 3, 3), (4, 4, 3, 3), (4, 4, 3, 3))):
+            weight = builder.input(TensorType(float64, shape), Role.PARAMETER, f"w{k}")
+            y = ops.maximum(ops.conv2d(y, weight, padding=(1,) * 4), 0.0)
+            results.append(y)
+        builder.output(y)
+        for k, behind in kept:
+            value = results[k]
+            builder.output(ops.sum(value, axes=(0,)) if behind else value)
+    return builder.finish()
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["returned", "read"])
+def test_what_is_read_behind_the_layers_is_not_saved(behind):
+    """As a gradient reads the result of each layer, which then goes to memory anyway."""
+    context = support.context()
+    context = replace(context, target=replace(context.target, l3=4 * ROOM))
+    assert lengths(BatchBlocks().run(convolutions(96), context))
+    kept = [(k, behind) for k in range(3)]
+    assert not lengths(BatchBlocks().run(convolutions(96, kept), context))

@@ -61,10 +61,19 @@ def _memory_bytes(node: Node, target: TargetDescription) -> int:
     return 4 * _points(plan) * target.lanes(dtype) * dtype.itemsize
 
 
+def _most_chunks(node: Node, target: TargetDescription) -> int:
+    """Return how many chunks have a memory: no more than there are groups of rows, where known."""
+    rows = product(_batch(node))
+    if not isinstance(rows, int):
+        return _CHUNKS
+    return max(1, min(_CHUNKS, -(-rows // target.lanes(compute_dtype(node.operands[0].dtype)))))
+
+
 def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
     """Return the bytes of the memories of all chunks, where they are too large for the stack."""
-    size = _memory_bytes(_anchor(body), target)
-    return () if size <= _LOCAL else (_CHUNKS * size,)
+    node = _anchor(body)
+    size = _memory_bytes(node, target)
+    return () if size <= _LOCAL else (_most_chunks(node, target) * size,)
 
 
 def lower(group: Group) -> tuple[KernelCall, ...]:
@@ -116,6 +125,7 @@ class _Rows:
         (source, table), (result,) = node.operands, node.results
         self.dtype: DType = compute_dtype(source.dtype)
         self.lanes = group.target.lanes(self.dtype)
+        self.most_chunks = _most_chunks(node, group.target)
         batch = _batch(node)
         read, written = (Parts(batch, (), v.shape[len(batch) :]) for v in (source, result))
         viewed = with_views(group, source, read, written)
@@ -130,7 +140,7 @@ class _Rows:
         return (2, 2 * _points(self.plan), self.lanes)
 
     def _shaped(self, memory: Buffer) -> Buffer:
-        shape = (_CHUNKS, *self._shape())
+        shape = (self.most_chunks, *self._shape())
         return Buffer(memory.name, self.dtype, shape, (), Scope.WORKSPACE)
 
     def write(self) -> KernelCall:
@@ -139,7 +149,7 @@ class _Rows:
         groups = b.ceil_div(self.rows, self.lanes)
         count: Expr = b.index(max(1, self._grain() // (self.plan.size * self.lanes)))
         if self.group.workspaces:
-            count = b.max_(count, b.ceil_div(groups, _CHUNKS))
+            count = b.max_(count, b.ceil_div(groups, self.most_chunks))
         chunks = b.ceil_div(groups, count)
         with body.loop(chunks, "chunk", LoopKind.PARALLEL) as chunk:
             first = body.let("first", b.mul(chunk, count))

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from frame import ops
+from frame.backends.cpu.target import named_target
+from frame.codegen.schedules.cpu.fourier import workspaces
 from frame.core.dtypes import DType, float32, float64
+from frame.core.shapes import Dim
 from frame.core.tolerances import compare
 from frame.ir.builder import GraphBuilder
 from frame.ir.graph import TensorType
@@ -78,3 +81,19 @@ def test_a_row_that_is_not_finite_spoils_itself_alone():
     forwards, back = compile_cpu(builder.finish())([x, z])
     assert np.isnan(forwards[1]).all() and np.isfinite(forwards[[0, 2]]).all()
     assert np.isnan(back[2]).all() and np.isfinite(back[:2]).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "memories"),
+    [(0, 1), (1, 1), (8, 1), (9, 2), (128, 16), (129, 16), (Dim.symbol("rows"), 16)],
+    ids=str,
+)
+def test_a_workspace_holds_no_more_memories_than_groups_of_rows(rows, memories):
+    """Of 8 rows of float32 each, twice complex elements; where rows are unknown, of all chunks."""
+    size, plan = 65521, plan_of(65521)
+    with GraphBuilder("rows") as builder:
+        x = builder.input(TensorType(float32, (rows, size)))
+        table = builder.input(TensorType(float32, (plan.rows, 2)))
+        builder.output(ops.fourier_rows(x, table, size=size, count=size // 2 + 1))
+        body = builder.finish()
+    assert workspaces(body, named_target("x86-64-v3")) == (memories * 16 << 20,)
