@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from frame.blueprint.values import BlockStyle, BluePrint
-from frame.core.arguments import is_flag, is_number
+from frame.core.arguments import is_finite_number, is_flag, shown
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
 
@@ -20,20 +19,20 @@ def whole(factory: str, name: str, value: Any, least: int = 1) -> int:
     if not is_count(value, least) or value > LARGEST:
         raise InvalidArgumentError(
             f"{factory}: {name} must be an integer from {least} to {LARGEST}, received "
-            f"{value!r:.60}"
+            f"{shown(value, 60)}"
         )
     return int(value)
 
 
 def real(factory: str, name: str, value: Any, low: float, high: float, form: str) -> float:
     """Return a finite float of an interval that `form` names: `[0, 1)`, `(0, 1]`, ..."""
-    good = is_number(value) and math.isfinite(value)
+    good = is_finite_number(value)
     inside = good and low <= value <= high
     if inside and ((form[0] == "(" and value == low) or (form[-1] == ")" and value == high)):
         inside = False
     if not inside:
         raise InvalidArgumentError(
-            f"{factory}: {name} must be a number in {form}, received {value!r:.60}"
+            f"{factory}: {name} must be a number in {form}, received {shown(value, 60)}"
         )
     return float(value)
 
@@ -42,7 +41,7 @@ def flag(factory: str, name: str, value: Any) -> bool:
     """Return a bool."""
     if not is_flag(value):
         raise InvalidArgumentError(
-            f"{factory}: {name} must be True or False, received {value!r:.60}"
+            f"{factory}: {name} must be True or False, received {shown(value, 60)}"
         )
     return bool(value)
 
@@ -51,7 +50,9 @@ def one_of(factory: str, name: str, value: Any, allowed: tuple[int, ...]) -> int
     """Return one of a few integers."""
     if not is_count(value, 0) or value not in allowed:
         choices = " or ".join(map(str, allowed))
-        raise InvalidArgumentError(f"{factory}: {name} must be {choices}, received {value!r:.60}")
+        raise InvalidArgumentError(
+            f"{factory}: {name} must be {choices}, received {shown(value, 60)}"
+        )
     return int(value)
 
 
@@ -81,7 +82,8 @@ def part(factory: str, name: str, value: Any) -> BluePrint:
     if not isinstance(value, BluePrint):
         hint = "; call the factory: relu()" if callable(value) else ""
         raise InvalidArgumentError(
-            f"{factory}: {name} must be a layer such as conv(64, 3), received {value!r:.60}{hint}"
+            f"{factory}: {name} must be a layer such as conv(64, 3), received "
+            f"{shown(value, 60)}{hint}"
         )
     return value
 
@@ -101,6 +103,6 @@ def style(value: Any, allowed: tuple[BlockStyle, ...], form: str) -> BlockStyle:
     if value not in allowed or not isinstance(value, BlockStyle):
         names = ", ".join(each.name for each in allowed)
         raise InvalidArgumentError(
-            f"block: {form} takes the styles {names}, received {value!r:.60}"
+            f"block: {form} takes the styles {names}, received {shown(value, 60)}"
         )
     return value

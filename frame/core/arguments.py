@@ -15,10 +15,19 @@ LARGEST = 2**31 - 1
 """The largest count that an argument may be where nothing else bounds it."""
 
 
+def shown(value: Any, most: int = 80) -> str:
+    """Return a value as a message shows it: its first characters, whatever it is."""
+    try:
+        return repr(value)[:most]
+    except ValueError:  # Python writes no integers of more than 4300 digits
+        digits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
+        return f"a {type(value).__name__}{digits}, too large to be shown"
+
+
 def refuse(owner: str, name: str, expected: str, received: object) -> NoReturn:
     """Raise InvalidArgumentError for an argument: whose it is, what was expected, what came."""
     raise InvalidArgumentError(
-        f"{owner}: expected {name} to be {expected}, received {received!r:.80}"
+        f"{owner}: expected {name} to be {expected}, received {shown(received)}"
     )
 
 
@@ -28,6 +37,14 @@ _PLAIN = frozenset({bool, int, float, str, type(None)})
 def is_number(value: Any) -> bool:
     """Whether a value is a real number of Python or numpy, and no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_finite_number(value: Any) -> bool:
+    """Whether a value is a number that a float can hold, and neither NaN nor infinite."""
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the floats
+        return False
 
 
 def is_flag(value: Any) -> bool:
@@ -70,7 +87,7 @@ def real(owner: str, name: str, value: Any) -> float:
     Raises:
         InvalidArgumentError: it is no number, NaN or infinite; the message names the argument.
     """
-    if not is_number(value) or not math.isfinite(value):
+    if not is_finite_number(value):
         refuse(owner, name, "a finite number", value)
     return float(value)
 

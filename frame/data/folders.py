@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from frame.core.arguments import shown
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.shapes import is_count
 from frame.data.datasets import Batch
@@ -60,7 +61,9 @@ class ImageFolder:
         place = existing_folder(folder, "a folder with a subfolder of images for each class")
         self._layout, self._size = checked_layout(layout), _checked_size(size)
         if not is_count(channels, 1) or channels not in _MODES:
-            raise InvalidArgumentError(f"expected channels to be 1 or 3, received {channels!r}")
+            raise InvalidArgumentError(
+                f"expected channels to be 1 or 3, received {shown(channels)}"
+            )
         self._channels = channels
         self._pillow = _pillow()
         self.classes = tuple(_names(place, os.path.isdir))

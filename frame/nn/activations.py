@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frame import ops
+from frame.core.arguments import shown
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
@@ -66,7 +67,9 @@ def Hardtanh(low: float = -1.0, high: float = 1.0, *, name: str = "") -> Module:
     """Return the nearest number from `low` to `high`. Source: Collobert, thesis, 2004."""
     bottom, top = (number(what, v, -_LARGE, _LARGE) for what, v in (("low", low), ("high", high)))
     if not bottom < top:
-        raise InvalidArgumentError(f"low of Hardtanh must be below high, got {low!r} and {high!r}")
+        raise InvalidArgumentError(
+            f"low of Hardtanh must be below high, got {shown(low)} and {shown(high)}"
+        )
     return _activation("Hardtanh", "hardtanh", name, low=bottom, high=top)
 
 

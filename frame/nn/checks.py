@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frame.core.arguments import is_number
+from frame.core.arguments import is_finite_number, shown
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import shape_text
 from frame.ir.graph import Value
@@ -17,22 +17,26 @@ from frame.nn.parameters import ParamSpec
 
 def number(what: str, value: float, low: float, high: float = math.inf) -> float:
     """Return a number in [low, high), or raise InvalidArgumentError that names `what`."""
-    if not is_number(value) or not low <= value < high:
-        raise InvalidArgumentError(f"{what} must be a number in [{low}, {high}), got {value!r}")
+    if not is_finite_number(value) or not low <= value < high:
+        raise InvalidArgumentError(
+            f"{what} must be a number in [{low}, {high}), got {shown(value)}"
+        )
     return float(value)
 
 
 def above_zero(what: str, value: float) -> float:
     """Return a finite number above 0, or raise InvalidArgumentError that names `what`."""
-    if not is_number(value) or not 0 < value < math.inf:
-        raise InvalidArgumentError(f"{what} must be finite and above 0, got {value!r}")
+    if not is_finite_number(value) or not value > 0:
+        raise InvalidArgumentError(f"{what} must be finite and above 0, got {shown(value)}")
     return float(value)
 
 
 def choice(what: str, value: str, choices: Sequence[str]) -> str:
     """Return one of `choices`, or raise InvalidArgumentError that names `what`."""
     if value not in choices:
-        raise InvalidArgumentError(f"{what} must be one of {', '.join(choices)}, got {value!r}")
+        raise InvalidArgumentError(
+            f"{what} must be one of {', '.join(choices)}, got {shown(value)}"
+        )
     return value
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from frame import ops
-from frame.core.arguments import LARGEST, is_flag, is_number
+from frame.core.arguments import LARGEST, is_finite_number, is_flag, is_number, shown
 from frame.core.dtypes import DTypeLike, float32
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import MAX_RANK, is_count, numel, shape_text
@@ -38,28 +38,30 @@ TORCH_GAIN = 1 / math.sqrt(3.0)
 def positive(what: str, value: int, least: int = 1, most: int = LARGEST) -> int:
     """Return an integer from `least` to `most`, or raise InvalidArgumentError that names `what`."""
     if not is_count(value, least):
-        raise InvalidArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
+        raise InvalidArgumentError(
+            f"{what} must be an integer of at least {least}, got {shown(value)}"
+        )
     if value > most:
-        raise InvalidArgumentError(f"{what} must be at most {most}, got {value!r:.60}")
+        raise InvalidArgumentError(f"{what} must be at most {most}, got {shown(value, 60)}")
     return int(value)
 
 
 def axis_of(axis: int) -> int:
     """Return an axis, counted from either end, or raise InvalidArgumentError that names it."""
     if not isinstance(axis, numbers.Integral) or isinstance(axis, bool):
-        raise InvalidArgumentError(f"axis must be an integer, got {axis!r}")
+        raise InvalidArgumentError(f"axis must be an integer, got {shown(axis)}")
     if not -MAX_RANK <= axis < MAX_RANK:
         raise InvalidArgumentError(
-            f"axis must be from {-MAX_RANK} to {MAX_RANK - 1}, got {axis!r:.60}"
+            f"axis must be from {-MAX_RANK} to {MAX_RANK - 1}, got {shown(axis, 60)}"
         )
     return int(axis)
 
 
 def finite(what: str, value: float, low: float = -math.inf) -> float:
     """Return a finite number of at least `low`, or raise InvalidArgumentError that names `what`."""
-    if not is_number(value) or not math.isfinite(value) or value < low:
+    if not is_finite_number(value) or value < low:
         least = "" if low == -math.inf else f" of at least {low}"
-        raise InvalidArgumentError(f"{what} must be a finite number{least}, got {value!r}")
+        raise InvalidArgumentError(f"{what} must be a finite number{least}, got {shown(value)}")
     return float(value)
 
 
@@ -73,7 +75,7 @@ def check_flags(options: Mapping[str, Any]) -> None:
     """Raise InvalidArgumentError where an option of FLAGS is something else."""
     for key in FLAGS.intersection(options):
         if not is_flag(options[key]):
-            raise InvalidArgumentError(f"{key} must be True or False, got {options[key]!r}")
+            raise InvalidArgumentError(f"{key} must be True or False, got {shown(options[key])}")
 
 
 def items_of(what: str, value: int | Sequence[int], forms: Mapping[int, str]) -> tuple[int, ...]:
@@ -85,7 +87,7 @@ def items_of(what: str, value: int | Sequence[int], forms: Mapping[int, str]) ->
     items = (value, value) if isinstance(value, numbers.Integral) else value
     if not isinstance(items, (tuple, list)) or len(items) not in forms:
         raise InvalidArgumentError(
-            f"{what} must be a number or {' or '.join(forms.values())}, got {value!r}"
+            f"{what} must be a number or {' or '.join(forms.values())}, got {shown(value)}"
         )
     return tuple(items)
 
@@ -128,7 +130,7 @@ def _around(
         return _padding("padding", padding)
     if padding != "same" or stride != (1, 1):
         raise InvalidArgumentError(
-            f"padding must be numbers, or 'same' with a stride of 1; got {padding!r} with a "
+            f"padding must be numbers, or 'same' with a stride of 1; got {shown(padding)} with a "
             f"stride of {stride}"
         )
     return _same_padding(kernel, dilation)
@@ -181,7 +183,7 @@ def Linear(
     """
     shape = (positive("in_features", in_features), positive("out_features", out_features))
     if weight is not None and not isinstance(weight, Shared):
-        raise InvalidArgumentError(f"weight must be a nn.share(...) or None, got {weight!r:.80}")
+        raise InvalidArgumentError(f"weight must be a nn.share(...) or None, got {shown(weight)}")
     if weight is not None and weight.spec.shape != shape:
         raise InvalidArgumentError(
             f"the shared weight of Linear must have the shape {shape_text(shape)}, received "
@@ -418,7 +420,7 @@ def _batch_norm(
 ) -> Module:
     positive("num_features", features)
     if not 0 <= finite("momentum", momentum) <= 1:
-        raise InvalidArgumentError(f"momentum must be from 0 to 1, got {momentum!r}")
+        raise InvalidArgumentError(f"momentum must be from 0 to 1, got {shown(momentum)}")
     specs = (
         param(features, ones(), dtype=dtype, name="gamma"),
         param(features, zeros(), dtype=dtype, name="beta"),
@@ -487,7 +489,9 @@ def GELU(approximate: str = "none", *, name: str = "") -> Module:
     Source: Hendrycks, Gimpel, arXiv 1606.08415.
     """
     if approximate not in ("none", "tanh"):
-        raise InvalidArgumentError(f"approximate must be one of none, tanh, got {approximate!r}")
+        raise InvalidArgumentError(
+            f"approximate must be one of none, tanh, got {shown(approximate)}"
+        )
     return _activation("GELU", "gelu", name, approximate=approximate)
 
 
@@ -561,7 +565,7 @@ def Dropout(rate: float = 0.5, *, name: str = "") -> Module:
     becomes an input of the graph. Source: Srivastava et al., JMLR 15 (2014).
     """
     if not is_number(rate) or not 0 <= rate < 1:
-        raise InvalidArgumentError(f"the rate of Dropout must be in [0, 1), got {rate!r}")
+        raise InvalidArgumentError(f"the rate of Dropout must be in [0, 1), got {shown(rate)}")
     return _layer("Dropout", _build_dropout, {"rate": float(rate)}, (), name)
 
 
@@ -592,15 +596,15 @@ def Sequential(
     modules = children if isinstance(name, str) else name
     if not isinstance(modules, Iterable):
         what = "children" if isinstance(name, str) else "name"
-        raise InvalidArgumentError(f"{what} of Sequential must be modules, got {modules!r}")
+        raise InvalidArgumentError(f"{what} of Sequential must be modules, got {shown(modules)}")
     modules = tuple(modules)
     for child in modules:
         if not isinstance(child, Module):
             raise InvalidArgumentError(
-                f"Sequential takes modules as its children, received {child!r:.80}"
+                f"Sequential takes modules as its children, received {shown(child)}"
             )
     if shared is not None and not isinstance(shared, Mapping):
-        raise InvalidArgumentError(f"shared of Sequential must be a mapping, got {shared!r:.80}")
+        raise InvalidArgumentError(f"shared of Sequential must be a mapping, got {shown(shared)}")
     owned = dict(shared or {})
     specs = tuple(entry.spec.renamed(key) for key, entry in owned.items())
     positions = tuple(enumerate(owned.values()))

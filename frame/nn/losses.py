@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from frame import ops
-from frame.core.arguments import is_number
+from frame.core.arguments import is_finite_number, is_number, shown
 from frame.core.dtypes import DType
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count, shape_text
@@ -22,7 +21,7 @@ REDUCTIONS = ("mean", "sum", "none")
 def _check_reduction(reduction: str) -> str:
     if reduction not in REDUCTIONS:
         raise InvalidArgumentError(
-            f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}"
+            f"reduction must be one of {', '.join(REDUCTIONS)}, got {shown(reduction)}"
         )
     return reduction
 
@@ -130,7 +129,7 @@ def _weight_of(found: np.ndarray, weight: Sequence[float] | None, ignored: int |
 
 def _checked_smoothing(value: float) -> float:
     if not is_number(value) or not 0 <= value <= 1:
-        raise InvalidArgumentError(f"label_smoothing must be in [0, 1], got {value!r}")
+        raise InvalidArgumentError(f"label_smoothing must be in [0, 1], got {shown(value)}")
     return float(value)
 
 
@@ -139,7 +138,7 @@ def _checked_label(label: int | None) -> int | None:
         return None
     if not is_count(label, -(2**31)) or label >= 2**31:
         raise InvalidArgumentError(
-            f"ignore_index must be an integer of 32 bits or None, got {label!r:.60}"
+            f"ignore_index must be an integer of 32 bits or None, got {shown(label, 60)}"
         )
     return int(label)
 
@@ -148,12 +147,12 @@ def _checked_weight(weight: Sequence[float] | None) -> tuple[float, ...] | None:
     if weight is None:
         return None
     if isinstance(weight, str) or not isinstance(weight, Iterable):
-        raise InvalidArgumentError(f"weight must be one number a class, got {weight!r}")
+        raise InvalidArgumentError(f"weight must be one number a class, got {shown(weight)}")
     found = tuple(weight)
     for place, each in enumerate(found):
-        if not is_number(each) or not 0 <= each < math.inf:
+        if not is_finite_number(each) or each < 0:
             raise InvalidArgumentError(
-                f"weight must be finite numbers of at least 0, got {each!r} for class {place}"
+                f"weight must be finite numbers of at least 0, got {shown(each)} for class {place}"
             )
     return tuple(map(float, found))
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from frame import ops
+from frame.core.arguments import shown
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
 from frame.nn.attention import TransformerEncoderBlock
@@ -46,7 +47,7 @@ def mlp(widths: Sequence[int] = (784, 1024, 512, 256, 10), *, name: str = "") ->
         InvalidArgumentError: fewer than two widths, or one that is no positive integer.
     """
     if isinstance(widths, str) or not isinstance(widths, Sequence) or len(widths) < 2:
-        raise InvalidArgumentError(f"widths must be two or more integers, got {widths!r:.80}")
+        raise InvalidArgumentError(f"widths must be two or more integers, got {shown(widths)}")
     layers: list[Module] = []
     for before, after in itertools.pairwise(widths):
         layers += [Linear(before, after), ReLU()]
@@ -132,7 +133,7 @@ def resnet(
     """
     if depth not in tuple(RESNETS):
         raise InvalidArgumentError(
-            f"depth must be one of {', '.join(map(str, RESNETS))}, got {depth!r:.80}"
+            f"depth must be one of {', '.join(map(str, RESNETS))}, got {shown(depth)}"
         )
     block, counts, expansion = RESNETS[depth]
     check_flags({"small": small})

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from frame.core import philox
-from frame.core.arguments import flag, is_number, real, refuse, text, whole
+from frame.core.arguments import flag, is_finite_number, is_number, real, refuse, shown, text, whole
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType, DTypeLike, dtype, float32, float64
 from frame.core.errors import InvalidArgumentError
@@ -165,8 +165,10 @@ class Scaled:
                 f"expected a mode of {', '.join(_MODES)} and a distribution of "
                 f"{', '.join(_DISTRIBUTIONS)}, received {self.mode!r} and {self.distribution!r}"
             )
-        if not is_number(self.gain) or not 0 <= self.gain < math.inf:
-            raise InvalidArgumentError(f"expected a finite gain >= 0, received {self.gain!r:.60}")
+        if not is_finite_number(self.gain) or self.gain < 0:
+            raise InvalidArgumentError(
+                f"expected a finite gain >= 0, received {shown(self.gain, 60)}"
+            )
         object.__setattr__(self, "gain", float(self.gain))
         if self.fan is not None:
             fan = whole("initialiser", "fan", self.fan, most=2**62)
@@ -209,8 +211,9 @@ def ones() -> Initialiser:
 
 def full(value: float) -> Initialiser:
     """Declare the same number everywhere; infinities too, but not NaN."""
-    if not is_number(value) or math.isnan(value):
-        refuse("nn.full", "value", "a number", value)
+    infinite = is_number(value) and value in (math.inf, -math.inf)
+    if not infinite and not is_finite_number(value):
+        refuse("nn.full", "value", "a number that a float can hold", value)
     return Full(float(value))
 
 
@@ -220,7 +223,8 @@ def inline(values: Any) -> Initialiser:
         return Inline(Constant(np.asarray(values)))
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError(
-            f"nn.inline takes an array of numbers as its values, received {values!r:.60}: {error}"
+            f"nn.inline takes an array of numbers as its values, received {shown(values, 60)}: "
+            f"{error}"
         ) from error
 
 

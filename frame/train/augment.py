@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from frame import ops
-from frame.core.arguments import is_number, settle, whole
+from frame.core.arguments import is_finite_number, settle, shown, whole
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import float32, int64
 from frame.core.errors import InvalidArgumentError
@@ -230,7 +230,7 @@ def _rising(values: Any, most: float) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value)
+    return is_finite_number(value)
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
@@ -241,4 +241,4 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 
 def _require(condition: bool, expected: str, received: object) -> None:
     if not condition:
-        raise InvalidArgumentError(f"augmentation: expected {expected}, received {received!r:.80}")
+        raise InvalidArgumentError(f"augmentation: expected {expected}, received {shown(received)}")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from frame.core.arguments import path as path_text
+from frame.core.arguments import shown
 from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.files import atomic_write
 from frame.train.records import EpochRecord, History
@@ -182,5 +183,5 @@ def as_callback(value: Any) -> Callback:
         return EpochFunction(value)
     raise InvalidArgumentError(
         f"expected callbacks, each a Callback or a function of the record of an epoch, received "
-        f"{value!r:.80}"
+        f"{shown(value)}"
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from frame.core.arguments import LARGEST
+from frame.core.arguments import LARGEST, shown
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.logs import Logger
@@ -202,4 +202,4 @@ def _build(module: Module, inputs: Sequence[TensorType], mode: str, size: str) -
 
 
 def _wrong(expected: str, received: object, owner: str = "resolution") -> InvalidArgumentError:
-    return InvalidArgumentError(f"{owner}: expected {expected}, received {received!r:.80}")
+    return InvalidArgumentError(f"{owner}: expected {expected}, received {shown(received)}")

@@ -14,7 +14,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from frame.core.arguments import is_number, plain, settle, whole
+from frame.core.arguments import is_finite_number, plain, settle, shown, whole
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
@@ -23,9 +23,9 @@ Schedule = Callable[[int, int], float]
 
 
 def _checked(rate: float, what: str = "a learning rate") -> float:
-    if not (is_number(rate) and math.isfinite(rate) and rate >= 0):
+    if not (is_finite_number(rate) and rate >= 0):
         raise InvalidArgumentError(
-            f"{what} must be a finite number of at least 0, received {rate!r:.80}"
+            f"{what} must be a finite number of at least 0, received {shown(rate)}"
         )
     return float(rate)
 
@@ -164,7 +164,7 @@ class Scheduler:
     def _require(self, condition: bool, expected: str, received: object) -> None:
         if not condition:
             raise InvalidArgumentError(
-                f"{type(self).__name__}: expected {expected}, received {received!r}"
+                f"{type(self).__name__}: expected {expected}, received {shown(received)}"
             )
 
     def _number(
@@ -173,7 +173,7 @@ class Scheduler:
         """Check a finite number of at least 0, above `above`, of at most `most`."""
         low = "of at least 0" if above is None else f"above {above:g}"
         high = "" if most == math.inf else f" and of at most {most:g}"
-        good = is_number(value) and math.isfinite(value) and value >= 0 and value <= most
+        good = is_finite_number(value) and value >= 0 and value <= most
         good = good and (above is None or value > above)
         self._require(good, f"{name} to be a finite number {low}{high}", value)
 

@@ -20,7 +20,7 @@ from frame.compiler.optimizers import (
     Swa,
 )
 from frame.compiler.optimizers.recipe import Average
-from frame.core.arguments import flag, plain, real, text, whole
+from frame.core.arguments import flag, plain, real, shown, text, whole
 from frame.core.arguments import path as path_text
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
@@ -410,7 +410,8 @@ class DeepLearningTask:
         """Keep the parameters of the first layer that has any, from the end of an epoch on.
 
         It is the first one declared that has parameters and no layer with parameters below it: the
-        embedding of patches of `vit`, that of words of `bert`. With 0 they are never trained; neither momentum nor decay moves them afterwards.
+        embedding of patches of `vit`, that of words of `bert`. With 0 they are never trained;
+        neither momentum nor decay moves them afterwards.
         """
         number = whole("freeze_first_layer_after", "epoch", epoch, 0)
         return replace(self, first_layer_after=number)
@@ -701,7 +702,7 @@ def _given(name: str, value: Any, example: str) -> Any:
 
 
 def _wrong(method: str, expected: str, received: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{method}: expected {expected}, received {received!r:.80}")
+    return InvalidArgumentError(f"{method}: expected {expected}, received {shown(received)}")
 
 
 def _model_path(method: str, path: Pathlike) -> str:

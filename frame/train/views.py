@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from frame import ops
-from frame.core.arguments import settle, whole
+from frame.core.arguments import settle, shown, whole
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import Value
@@ -120,4 +120,4 @@ def _mean(answer: Value, rows: Any, weights: Sequence[float]) -> Value:
 
 def _require(condition: bool, expected: str, received: object) -> None:
     if not condition:
-        raise InvalidArgumentError(f"test time: expected {expected}, received {received!r:.80}")
+        raise InvalidArgumentError(f"test time: expected {expected}, received {shown(received)}")

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from frame import blueprint, data, nn, train
+from frame.core.arguments import shown
 from frame.core.errors import FrameError
 from frame.train import DeepLearningTask
 from tests.nn.test_arguments import BASE as LAYERS
@@ -133,8 +134,9 @@ def _public() -> Iterator[tuple[str, Any]]:
 FACTORIES = {name: made for name, made in _public() if callable(made) and name not in LEFT_OUT}
 
 HUGE = 10**30
-COUNT = (None, "2", 1.5, True, math.nan, [2], HUGE, -HUGE)
-NUMBER = (None, "0.5", True, math.nan, math.inf, -math.inf, 1j, [0.5])
+BEYOND = (10**400, 10**5000)
+COUNT = (None, "2", 1.5, True, math.nan, [2], HUGE, -HUGE, *BEYOND)
+NUMBER = (None, "0.5", True, math.nan, math.inf, -math.inf, 1j, [0.5], *BEYOND)
 PAIR = ("2", 1.5, True, (1, "2"), (1, 2, 3), (1, HUGE))
 SIZE = ("2", 1.5, True, (1, "2"), (1, 2, 3), 0, -1, HUGE)
 
@@ -225,7 +227,7 @@ def _call(name: str, parameter: inspect.Parameter, value: Any) -> Any:
 def _tells(text: str, value: Any) -> bool:
     """Whether a message shows a value, or the part of it that is wrong."""
     parts = [value, *(value if isinstance(value, (tuple, list, str)) else ())]
-    return any(repr(part)[:20] in text for part in parts)
+    return any(shown(part)[:20] in text for part in parts)
 
 
 OTHERS = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError)
@@ -254,10 +256,10 @@ def _fault(name: str, parameter: inspect.Parameter, value: Any) -> str:
 @pytest.mark.parametrize("name", FACTORIES)
 def test_what_can_not_be_meant_is_refused_by_name(name: str) -> None:
     found = {
-        f"{parameter.name}={value!r:.40}": text
+        f"{parameter.name}={shown(value)[:40]}": text
         for parameter in inspect.signature(FACTORIES[name]).parameters.values()
         for value in _values(name, parameter)
-        if (f"{name}.{parameter.name}", repr(value)) not in FINE
+        if (f"{name}.{parameter.name}", shown(value)) not in FINE
         if (text := _fault(name, parameter, value))
     }
     assert not found

@@ -8,7 +8,6 @@ matches file names (`head.*`, `*.bias`).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
@@ -24,7 +23,7 @@ from frame.compiler.optimizers.record import (
     require_not_negative,
 )
 from frame.compiler.optimizers.scaling import LossScale
-from frame.core.arguments import is_number, plain, settle
+from frame.core.arguments import is_finite_number, plain, settle
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.core.shapes import is_count
@@ -193,7 +192,7 @@ class Recipe(Optimizer):
         require_count(self.name, 1, accumulate=self.accumulate)
         for limit in ("clip_value", "clip_norm"):
             value = getattr(self, limit)
-            fits = value is None or (is_number(value) and math.isfinite(value) and value > 0)
+            fits = value is None or (is_finite_number(value) and value > 0)
             require(fits, self.name, f"{limit} to be a finite number above 0", value)
         low = self.precision == "" or self.precision in LOW
         require(low, self.name, f"precision to be '' or one of {', '.join(LOW)}", self.precision)

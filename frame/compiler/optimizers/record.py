@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import ClassVar
 
-from frame.core.arguments import is_number
+from frame.core.arguments import is_finite_number, is_number, shown
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
 from frame.ir.graph import TensorType, Value
@@ -82,13 +81,13 @@ def require(condition: bool, optimizer: str, expected: str, received: object) ->
         InvalidArgumentError: the condition does not hold.
     """
     if not condition:
-        raise InvalidArgumentError(f"{optimizer}: expected {expected}, received {received!r}")
+        raise InvalidArgumentError(f"{optimizer}: expected {expected}, received {shown(received)}")
 
 
 def require_not_negative(optimizer: str, **options: float) -> None:
     """Check that options are finite numbers of 0 or more."""
     for name, value in options.items():
-        good = is_number(value) and math.isfinite(value) and value >= 0
+        good = is_finite_number(value) and value >= 0
         require(good, optimizer, f"{name} to be a finite number of 0 or more", value)
 
 
