@@ -43,28 +43,22 @@ def cumsum(target: TargetDescription) -> Iterator[Graph]:
 def fourier_rows(target: TargetDescription) -> Iterator[Graph]:
     """Yield transforms both ways: every codelet, convolutions, few frequencies, spare rows."""
 
-    def transform(
-        cases: Cases,
-        batch: tuple[int | Dim, ...],
-        size: int,
-        count: int = 0,
-        ways: tuple[bool, ...] = (False, True),
-    ) -> None:
+    def transform(cases: Cases, batch: tuple[int | Dim, ...], size: int, count: int = 0) -> None:
         count, table = count or size // 2 + 1, table_of(size).astype(cases.dtype.numpy)
-        for inverse in ways:
-            x = cases.input((*batch, *((count, 2) if inverse else (size,))))
+        for inverse, row in ((False, (size,)), (True, (count, 2))):
+            x = cases.input((*batch, *row))
             rows = ops.fourier_rows(x, ops.constant(table), size=size, count=count, inverse=inverse)
             cases.outputs(rows)
 
     def fill(cases: Cases) -> None:
         lanes = target.lanes(cases.dtype)
-        rows = around(lanes, 2 * lanes)
-        for batch, size in zip(rows, (1, 2, 3, 4, 33, 128), strict=True):
-            transform(cases, (batch,), size)
-        # A codelet is the same both ways, and so are the two transforms of a convolution.
-        for size, inverse in ((8, False), (14, True), (5 * 13, False), (17, False), (2 * 19, True)):
-            transform(cases, (lanes + 1,), size, ways=(inverse,))
-        transform(cases, (lanes + 2,), 2 * lanes + 2, ways=(True,))
+        for size in (1, 2, 3, 4, 8, 14, 33, 5 * 13, 128):
+            transform(cases, (lanes + 1,), size)
+        for rows in around(lanes, 2 * lanes):
+            transform(cases, (rows,), 6)
+        transform(cases, (lanes + 2,), 2 * lanes + 2)
+        for size in (17, 2 * 19):  # convolutions
+            transform(cases, (lanes + 1,), size)
         transform(cases, (2, lanes - 1), 16, 5)
         transform(cases, (lanes + 1,), 15, 1)
         transform(cases, (Dim.symbol("batch"),), 12)
@@ -73,9 +67,8 @@ def fourier_rows(target: TargetDescription) -> Iterator[Graph]:
         cases.outputs(ops.fourier_rows(spread, table, size=10, count=6))
 
     def long(cases: Cases) -> None:
-        """Memories in a workspace: of more groups of rows than chunks, and of one group."""
-        transform(cases, (16 * target.lanes(cases.dtype) + 3,), 1 << 14, ways=(False,))
-        transform(cases, (2,), 4093, ways=(True,))
+        transform(cases, (19,), 1 << 14)  # whose memory is a workspace
+        transform(cases, (2,), 4093)
 
     for dtype in (float32, float64):
         yield graph(f"mixed_fourier_{dtype}", dtype, fill)
