@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from frame.backends.cpu.target import named_target
+from frame.backends.cpu.target import host_target, named_target
 from frame.codegen.loops.coverage import Coverage
 from frame.codegen.loops.ir import Binary, Block, Const, For, If
 from frame.codegen.loops.traverse import nested
+from frame.codegen.loops.verifier import verify_module
 from frame.codegen.schedules.registry import schedules
 from frame.ir.graph import Graph
 from tests.support.boundaries import (
@@ -38,6 +39,18 @@ def test_graphs_for_the_vectors_of_other_targets(anchor: str, name: str) -> None
     """Their sizes follow the target: what this machine builds must stand on any other."""
     for graph in schedules("cpu")[anchor].boundary_graphs(named_target(name)):
         assert graph.nodes and graph.outputs
+
+
+TARGETS = ("host", "x86-64", "x86-64-v4", "armv8-a")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_kernels_keep_the_rules_of_loops(anchor: str, name: str) -> None:
+    """Such as the most local memory: caches of a usual size ask for more than small ones do."""
+    target = host_target() if name == "host" else named_target(name)
+    for graph in schedules("cpu")[anchor].boundary_graphs(target):
+        verify_module(make_piece(graph, target).lowered.module)
 
 
 # --- coverage -------------------------------------------------------------------------------------
