@@ -92,12 +92,18 @@ def test_layers_run_on_some_images_at_a_time(kind):
     assert [node.origin for node in inner] == [node.origin for node in declared]
 
 
-@pytest.mark.parametrize("kind", MEETING)
-def test_images_that_meet_end_the_loop(kind):
-    blocked = BatchBlocks().run(graph_of(kind), block_context())
+def test_images_that_meet_end_the_loop():
+    blocked = BatchBlocks().run(graph_of("mean of the batch"), block_context())
     ops_left = [node.op for node in blocked.nodes]
     assert lengths(blocked) and "max_pool2d" in ops_left
     assert ops_left.count("conv2d") == 1
+
+
+@pytest.mark.parametrize("kind", ["turned", "beside"])
+def test_what_images_meet_in_is_not_saved_by_a_loop(kind):
+    """The one value between two layers is read behind them as well."""
+    graph = graph_of(kind)
+    assert BatchBlocks().run(graph, block_context()) is graph
 
 
 def test_small_values_stay_whole():
@@ -115,3 +121,40 @@ def test_a_symbolic_batch_stays_whole():
         builder.output(ops.conv2d(x, w))
     graph = builder.finish()
     assert BatchBlocks().run(graph, block_context()) is graph
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"), [(14, []), (30, [2]), (20, [2]), (28, [2]), (17, []), (34, []), (74, [])]
+)
+def test_a_batch_without_a_block_that_fills_the_room_stays_whole(batch, expected):
+    """With room for 16 images blocks of 4 and more run; 17, 34 and 74 have none but 1 and 2."""
+    context = support.context()
+    room = replace(context.target, l3=8 * 16 * 8 * 8 * 8 * 8)  # of 8 planes of 8 x 8 float64
+    context = replace(context, target=room)
+    assert lengths(BatchBlocks().run(convolutions(batch), context)) == expected
+
+
+def convolutions(batch, kept=()):
+    """Layers of 4 planes; those of the results of `kept` are read behind them."""
+    with GraphBuilder("layers") as builder:
+        y = builder.input(TensorType(float64, (batch, 3, 8, 8)))
+        results = []
+        for k, shape in enumerate(((4, 3, 3, 3), (4, 4, 3, 3), (4, 4, 3, 3))):
+            weight = builder.input(TensorType(float64, shape), Role.PARAMETER, f"w{k}")
+            y = ops.maximum(ops.conv2d(y, weight, padding=(1,) * 4), 0.0)
+            results.append(y)
+        builder.output(y)
+        for k, behind in kept:
+            value = results[k]
+            builder.output(ops.sum(value, axes=(0,)) if behind else value)
+    return builder.finish()
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["returned", "read"])
+def test_what_is_read_behind_the_layers_is_not_saved(behind):
+    """As a gradient reads the result of each layer, which then goes to memory anyway."""
+    context = support.context()
+    context = replace(context, target=replace(context.target, l3=4 * ROOM))
+    assert lengths(BatchBlocks().run(convolutions(96), context))
+    kept = [(k, behind) for k in range(3)]
+    assert not lengths(BatchBlocks().run(convolutions(96, kept), context))

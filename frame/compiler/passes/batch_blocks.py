@@ -7,7 +7,8 @@ A value as large as a batch of images comes from memory and goes there. Convolut
 multiply-adds, such as depthwise ones, then wait for memory, and a batch of 32 takes longer for each
 image than one image does. Images do not know of each other before the last layers: what lies
 between layers needs only be as large as a block of them. Layers follow each other in segments, each
-with the largest block whose values lie in the cache, as images shrink.
+with the largest block whose values lie in the cache, as images shrink. A batch that no block near
+that size divides stays whole: a few images at a time have little work for several threads.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from frame.ops.registry import create_node, lookup
 _LAYERS = frozenset({"conv2d", "max_pool2d", "avg_pool2d"})
 _SHARE = 8  # of the last cache, which other cores and weights use, too: one part in so many
 _LEAST_LAYERS = 2  # of a segment: one layer reads and writes as much in blocks
+_FULL = 4  # a block of fewer images than one part in so many of what fits is too small
 _WEIGHTS = 2  # bytes of weights that a block reads again, for each byte that is stored
 
 _BARRED = (Trait.RANDOM, Trait.SIDE_EFFECT, Trait.CHECKED, Trait.CONTROL_FLOW)
@@ -155,6 +157,9 @@ class _Segment:
     nodes: tuple[Node, ...]
 
 
+Readers = Mapping[Value, Sequence[Node]]
+
+
 def _bytes(values: Sequence[Value]) -> int:
     """Return the bytes of values, those of symbolic shapes left out."""
     return sum(byte_count(value) or 0 for value in values)
@@ -174,22 +179,51 @@ def _segments(graph: Graph, rows: _Rows, room: int) -> list[_Segment]:
             found[-1] = replace(found[-1], nodes=(*found[-1].nodes, node))
         else:
             found.append(_Segment(block, (node,)))
-    return [segment for segment in found if _pays(segment, rows, room)]
+    readers = _readers_of(graph)
+    return [segment for segment in found if _pays(segment, rows, graph, readers)]
 
 
 def _block(batch: int, room: int, row: int) -> int:
-    """Return the largest divisor of the batch so many rows of which there is room for, or 1."""
+    """Return the largest divisor of the batch so many rows of which there is room for.
+
+    The batch itself where that would fill less than a quarter of the room.
+    """
     most = batch if row == 0 else max(1, min(batch, room // row))
-    return next(n for n in range(most, 0, -1) if batch % n == 0)
+    block = next(n for n in range(most, 0, -1) if batch % n == 0)
+    return batch if _FULL * block < most else block
 
 
-def _pays(segment: _Segment, rows: _Rows, room: int) -> bool:
-    """Whether less comes from memory: values between layers, against weights read again."""
+def _readers_of(graph: Graph) -> Readers:
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        for operand in node.operands:
+            readers.setdefault(operand, []).append(node)
+    return readers
+
+
+def _handed_on(segment: _Segment, graph: Graph, readers: Readers) -> list[Value]:
+    """Return the results in a segment that are read behind it, or returned by the graph."""
+    inside, returned = set(segment.nodes), set(graph.returned)
+    results = (value for node in segment.nodes for value in node.results)
+    return [
+        value
+        for value in results
+        if value in returned or any(node not in inside for node in readers.get(value, ()))
+    ]
+
+
+def _pays(segment: _Segment, rows: _Rows, graph: Graph, readers: Readers) -> bool:
+    """Whether less comes from memory: values between layers, against weights read again.
+
+    What is read behind a segment, such as what a gradient needs of each layer, goes there anyway.
+    """
     layers = [node for node in segment.nodes if node.op in _LAYERS]
     if segment.block == rows.batch or len(layers) < _LEAST_LAYERS:
         return False
     again = _WEIGHTS * _bytes([v for node in layers for v in node.operands[1:]])
-    saved = sum(_bytes(node.results[:1]) for node in layers[:-1])
+    near = {v for node in segment.nodes for v in node.results}
+    near -= set(_handed_on(segment, graph, readers))
+    saved = _bytes([v for v in {node.operands[0]: None for node in layers} if v in near])
     return saved > again * (rows.batch // segment.block - 1)
 
 
@@ -202,10 +236,7 @@ class _Blocked:
     def __init__(self, graph: Graph, rows: _Rows, segments: Sequence[_Segment]) -> None:
         self.graph, self.rows = graph, rows
         self.segment_of = {node: segment for segment in segments for node in segment.nodes}
-        self.readers: dict[Value, list[Node]] = {}
-        for node in graph.nodes:
-            for operand in node.operands:
-                self.readers.setdefault(operand, []).append(node)
+        self.readers = _readers_of(graph)
 
     def build(self) -> Graph:
         """Return the graph."""
@@ -229,16 +260,10 @@ class _Blocked:
 
     def _loop(self, rewriter: Rewriter, segment: _Segment) -> None:
         """Build the scan of a segment over its blocks."""
-        inside, made = set(segment.nodes), {v for n in segment.nodes for v in n.results}
+        made = {v for n in segment.nodes for v in n.results}
         read = dict.fromkeys(v for n in segment.nodes for v in n.operands)
         elements = [v for v in read if v in self.rows.values and v not in made]
-        returned = set(self.graph.returned)
-        kept = [
-            v
-            for n in segment.nodes
-            for v in n.results
-            if v in returned or any(r not in inside for r in self.readers.get(v, ()))
-        ]
+        kept = _handed_on(segment, self.graph, self.readers)
         length = self.rows.batch // segment.block
         begin(rewriter, segment.nodes[0])
         xs = [ops.reshape(rewriter[v], (length, segment.block, *v.shape[1:])) for v in elements]
