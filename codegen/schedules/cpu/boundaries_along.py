@@ -43,32 +43,42 @@ def cumsum(target: TargetDescription) -> Iterator[Graph]:
 def fourier_rows(target: TargetDescription) -> Iterator[Graph]:
     """Yield transforms both ways: every codelet, convolutions, few frequencies, spare rows."""
 
-    def transform(cases: Cases, batch: tuple[int | Dim, ...], size: int, count: int = 0) -> None:
+    def transform(
+        cases: Cases,
+        batch: tuple[int | Dim, ...],
+        size: int,
+        count: int = 0,
+        ways: tuple[bool, ...] = (False, True),
+    ) -> None:
         count, table = count or size // 2 + 1, table_of(size).astype(cases.dtype.numpy)
-        for inverse, row in ((False, (size,)), (True, (count, 2))):
-            x = cases.input((*batch, *row))
+        for inverse in ways:
+            x = cases.input((*batch, *((count, 2) if inverse else (size,))))
             rows = ops.fourier_rows(x, ops.constant(table), size=size, count=count, inverse=inverse)
             cases.outputs(rows)
 
     def fill(cases: Cases) -> None:
         lanes = target.lanes(cases.dtype)
-        for size in (1, 2, 3, 4, 8, 14, 33, 5 * 13, 128):
+        for size in (1, 2, 3, 4, 6, 128):
             transform(cases, (lanes + 1,), size)
+        # Rows, codelets and both transforms of a convolution are treated the same both ways.
+        for size, inverse in ((8, False), (7 * 11, False), (2 * 13, True)):
+            transform(cases, (lanes + 1,), size, ways=(inverse,))
         for rows in around(lanes, 2 * lanes):
-            transform(cases, (rows,), 6)
-        transform(cases, (lanes + 2,), 2 * lanes + 2)
-        for size in (17, 2 * 19):  # convolutions
-            transform(cases, (lanes + 1,), size)
+            if rows != lanes + 1:
+                transform(cases, (rows,), 6, ways=(rows > lanes,))
+        for size, inverse in ((17, False), (2 * 19, True)):  # convolutions
+            transform(cases, (lanes + 1,), size, ways=(inverse,))
         transform(cases, (2, lanes - 1), 16, 5)
         transform(cases, (lanes + 1,), 15, 1)
-        transform(cases, (Dim.symbol("batch"),), 12)
+        transform(cases, (Dim.symbol("batch"),), 12, ways=(False,))
         table = ops.constant(table_of(10).astype(cases.dtype.numpy))
         spread = ops.expand(cases.input((1, 10)), (lanes + 1, 10))
         cases.outputs(ops.fourier_rows(spread, table, size=10, count=6))
 
     def long(cases: Cases) -> None:
-        transform(cases, (19,), 1 << 14)  # whose memory is a workspace
-        transform(cases, (2,), 4093)
+        """Memories in a workspace: of one group of rows, and of more groups than chunks."""
+        transform(cases, (2,), 3**9, ways=(False,))
+        transform(cases, (16 * target.lanes(cases.dtype) + 3,), 4093, ways=(True,))
 
     for dtype in (float32, float64):
         yield graph(f"mixed_fourier_{dtype}", dtype, fill)
