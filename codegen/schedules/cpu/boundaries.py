@@ -98,7 +98,7 @@ def _block_edges(cases: Cases, target: TargetDescription) -> None:
         _product(cases, m, depth, wide)
     for k in (*around(depth), 2 * depth + 3):
         _product(cases, 18, k, wide)
-    kept = target.l2 // (8 * vectors * target.vector_bits // 8)  # depth up to which panels stay
+    kept = max(2, target.l2 // (vectors * target.vector_bits))  # depth up to which panels stay
     for m, k in ((18, kept), (18, kept - 1), (18, kept + 1), (tiles * rows + 1, kept + 1)):
         _product(cases, m, k, wide)
     _product(cases, 5, 2 * depth + 3, wide)
@@ -237,7 +237,8 @@ def convolution(target: TargetDescription) -> Iterator[Graph]:
         yield graph(f"convolution_direct_{dtype}", dtype, lambda cases: _direct(cases, target))
     for dtype in (float32, float16):
         yield graph(f"convolution_panels_{dtype}", dtype, lambda cases: _panels(cases, target))
-    yield graph("convolution_stored", float32, lambda cases: _stored(cases, target))
+    if target.l2:  # where panels stay
+        yield graph("convolution_stored", float32, lambda cases: _stored(cases, target))
     yield graph("convolution_winograd", float32, lambda cases: _winograd(cases, target))
     yield graph("convolution_spread", float32, lambda cases: _spread(cases, target))
     yield graph("convolution_symbolic", float32, _symbolic_convolutions)

@@ -90,7 +90,7 @@ def _parts(made: Product, target: TargetDescription) -> int:
     """Return into how many parts of the inner axis a product is cut.
 
     It is where the matrix takes more than a quarter of the second-level cache: to read less takes
-    no longer than to share it out and to add what the parts make.
+    no longer than to share it out and to add what the parts make. Where no cache is known, in one.
     """
     matrix, length, depth = made.right if made.rows == 1 else made.left, _length(made), made.depth
     is_one = product(made.batch) == 1 and runs_across_depth(matrix)
@@ -99,7 +99,7 @@ def _parts(made: Product, target: TargetDescription) -> int:
     if config.get("FRAME_GRAIN"):
         return 2 if depth > _ROWS else 1
     size, second = length * depth * made.dtype.itemsize, target.l2 or target.l1
-    if 4 * size <= second:
+    if not second or 4 * size <= second:
         return 1
     return max(1, min(_MOST_PARTS, depth // _ROWS, max(_CHUNKS, size // (8 * second))))
 

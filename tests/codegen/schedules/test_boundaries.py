@@ -15,6 +15,7 @@ from frame.codegen.loops.ir import Binary, Block, Const, For, If
 from frame.codegen.loops.traverse import nested
 from frame.codegen.loops.verifier import verify_module
 from frame.codegen.schedules.registry import schedules
+from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph
 from tests.support.boundaries import (
     BINDINGS,
@@ -41,14 +42,21 @@ def test_graphs_for_the_vectors_of_other_targets(anchor: str, name: str) -> None
         assert graph.nodes and graph.outputs
 
 
-TARGETS = ("host", "x86-64", "x86-64-v4", "armv8-a")
+TARGETS = ("host", "x86-64", "x86-64-v4", "armv8-a", "no caches")
+
+
+def described(name: str) -> TargetDescription:
+    """Return a target; one without caches is legal, and no schedule divides by their bytes."""
+    if name == "no caches":
+        return replace(host_target(), l1=0, l2=0, l3=0)
+    return host_target() if name == "host" else named_target(name)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("anchor", ANCHORS)
 def test_kernels_keep_the_rules_of_loops(anchor: str, name: str) -> None:
     """Such as the most local memory: caches of a usual size ask for more than small ones do."""
-    target = host_target() if name == "host" else named_target(name)
+    target = described(name)
     for graph in schedules("cpu")[anchor].boundary_graphs(target):
         verify_module(make_piece(graph, target).lowered.module)
 
