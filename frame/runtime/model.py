@@ -388,19 +388,8 @@ def compile(
     settings = _Settings(owner.name, on, passes, dict(options or {}))
     made = _Declarations(model, inputs, loss, targets, optimizer, settings, sizes or {})
     given: Mapping[str, Any] = {} if params is None else _read(params)
-    values = made.initial_values(seed, given)
-    module = made.model if isinstance(made.model, Module) else None
-    family = None if module is None else Family(made.for_inputs, targets)
-    result = CompiledModel(
-        made.name,
-        made.entries(),
-        values,
-        seed=seed,
-        module=module,
-        family=family,
-        owned=True,
-        loss=loss,
-    )
+    family = Family(made.for_inputs, targets) if isinstance(made.model, Module) else None
+    result = made.assembled(made.initial_values(seed, given), seed, family)
     if family is not None:
         family.begin(result, inputs, sizes or {})
     if params is not None:
@@ -465,6 +454,21 @@ class _Declarations:
             self.name = model.name
         else:
             self.name = getattr(model, "__name__", "function").strip("<>")
+
+    def assembled(
+        self, values: Mapping[str, np.ndarray], seed: int, family: Family | None
+    ) -> CompiledModel:
+        """Return the model of these declarations and values, which nobody else has."""
+        return CompiledModel(
+            self.name,
+            self.entries(),
+            values,
+            seed=seed,
+            module=self.model if isinstance(self.model, Module) else None,
+            family=family,
+            owned=True,
+            loss=self.loss,
+        )
 
     def for_inputs(
         self,

@@ -13,9 +13,10 @@ from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
 from frame.codegen.schedules.cpu.conv_plan import ConvPlan, Extent
-from frame.codegen.schedules.cpu.vectors import vectorise_loops
-from frame.codegen.schedules.group import Group, KernelCall
+from frame.codegen.schedules.cpu.vectors import picked, vectorise_loops
+from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.core import config
+from frame.core.dataclass import dataclass
 from frame.ir.graph import Value
 
 _CHUNK = 1 << 12  # elements that one chunk writes
@@ -116,6 +117,67 @@ def reached(axis: Extent, length: int) -> tuple[int, int]:
     first = max(0, -(axis.low // axis.spread)) if axis.low < 0 else 0
     last = min(axis.size, (length - 1 - axis.low) // axis.spread + 1)
     return min(first, axis.size), max(min(first, axis.size), last)
+
+
+def wide(value: Expr, lanes: int) -> Expr:
+    """Return a value that does not depend on the lanes of its index in all of them."""
+    return value if value.type.lanes == lanes else b.broadcast(value, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class DealtRows:
+    """Rows of x in local memory [..., phases, columns], dealt out by the phase of their columns.
+
+    Column k of x lies in the phase (k + low) % phases, at (k + low) / phases.
+    """
+
+    group: Group
+    x: Value
+    memory: Buffer
+    phases: int
+    low: int
+    lanes: int
+
+    def copy(self, body: b.Body, to: Index, index: Index, first: int, last: int) -> None:
+        """Copy columns `first` to `last - 1` by vectors; the last ones lie over others."""
+        lanes = self.lanes
+        while lanes > 1 and lanes * self.phases > last - first:
+            lanes //= 2
+        step = lanes * self.phases
+        if step > last - first:
+            for column in range(first, last):
+                self._deal(body, to, index, (b.index(column), column), 1, 1)
+            return
+        with body.loop((last - first) // step, "v") as v:
+            # Steps are a multiple of the phases: a vector stays in its phase.
+            at = body.let("column", b.add(b.mul(v, step), first))
+            self._deal(body, to, index, (at, first), lanes, self.phases)
+        if (last - first) % step:
+            rest = last - step
+            self._deal(body, to, index, (b.index(rest), rest), lanes, self.phases)
+
+    def _deal(
+        self,
+        body: b.Body,
+        to: Index,
+        index: Index,
+        at: tuple[Expr, int],
+        lanes: int,
+        count: int,
+    ) -> None:
+        """Deal `count` vectors of x out to as many phases; `at` is the first column, and any
+        number that is equal to it but for multiples of the phases."""
+        (start, known), reader, vectors = at, Reader(self.group, body), []
+        for k in range(count):
+            place = (*index, b.ramp(b.add(start, k * lanes), lanes))
+            value = b.cast(reader.load(self.x, place), self.memory.dtype)
+            vectors.append(body.let("x", wide(value, lanes)))
+        for q in range(count):
+            order = [lane * count + q for lane in range(lanes)]
+            value = picked(body, vectors, order) if count > 1 else vectors[0]
+            phase = (known + q + self.low) % self.phases
+            column = b.div(b.add(start, q + self.low), self.phases)
+            body.store(self.memory, [*to, phase, b.ramp(column, lanes)], value)
 
 
 def _moved(axis: Extent, place: Expr) -> Expr:

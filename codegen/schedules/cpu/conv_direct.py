@@ -22,7 +22,7 @@ from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope, Type
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
-from frame.codegen.schedules.cpu.conv_copies import reached
+from frame.codegen.schedules.cpu.conv_copies import DealtRows, reached
 from frame.codegen.schedules.cpu.conv_plan import (
     ConvPlan,
     Extent,
@@ -31,7 +31,6 @@ from frame.codegen.schedules.cpu.conv_plan import (
 )
 from frame.codegen.schedules.cpu.gemm_epilogue import finish_outputs, write_outputs
 from frame.codegen.schedules.cpu.gemm_micro import multiply_add
-from frame.codegen.schedules.cpu.vectors import picked
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import static
 from frame.core import config
@@ -207,67 +206,9 @@ class _Direct:
             channel = body.let("channel", b.add(channels, c))
             with body.when(b.and_(b.ge(source, 0), b.lt(source, height.size))):
                 first, last = reached(width, self.phases * self.plan.columns)
-                index = (place.image, channel, source)
-                self.copy_row(body, local, (c, row), index, first, last)
-
-    def copy_row(
-        self,
-        body: b.Body,
-        local: Buffer,
-        to: tuple[Expr, Expr],
-        index: tuple[Expr, Expr, Expr],
-        first: int,
-        last: int,
-    ) -> None:
-        """Copy columns `first` to `last - 1`, by vectors; the last ones lie over others."""
-        lanes = self.plan.lanes
-        while lanes > 1 and lanes * self.phases > last - first:
-            lanes //= 2
-        step = lanes * self.phases
-        if step > last - first:
-            for column in range(first, last):
-                self.deal(body, local, to, index, (b.index(column), column), 1, 1)
-            return
-        with body.loop((last - first) // step, "v") as v:
-            # Steps are a multiple of the phases: a vector stays in its phase.
-            at = b.add(b.mul(v, step), first)
-            self.deal(body, local, to, index, (at, first), lanes, self.phases)
-        if (last - first) % step:
-            rest = last - step
-            self.deal(body, local, to, index, (b.index(rest), rest), lanes, self.phases)
-
-    def deal(
-        self,
-        body: b.Body,
-        local: Buffer,
-        to: tuple[Expr, Expr],
-        index: tuple[Expr, Expr, Expr],
-        at: tuple[Expr, int],
-        lanes: int,
-        count: int,
-    ) -> None:
-        """Deal `count` vectors of x out to as many phases; `at` is the first column, and any
-        number that is equal to it but for multiples of the phases."""
-        x, width = self.conv.node.operands[0], self.conv.width
-        start, known = at
-        vectors = [
-            body.let(
-                "x",
-                b.cast(
-                    Reader(self.group, body).load(
-                        x, (*index, b.ramp(b.add(start, k * lanes), lanes))
-                    ),
-                    self.conv.dtype,
-                ),
-            )
-            for k in range(count)
-        ]
-        for q in range(count):
-            order = [lane * count + q for lane in range(lanes)]
-            value = picked(body, vectors, order) if count > 1 else vectors[0]
-            phase = (known + q + width.low) % self.phases
-            column = b.div(b.add(start, q + width.low), self.phases)
-            body.store(local, [*to, phase, b.ramp(column, lanes)], value)
+                x, lanes = self.conv.node.operands[0], self.plan.lanes
+                rows = DealtRows(self.group, x, local, self.phases, width.low, lanes)
+                rows.copy(body, (c, row), (place.image, channel, source), first, last)
 
     def write_tiles(self, body: b.Body, local: Buffer, place: _Place) -> None:
         """Write the loops over the tiles of a band."""

@@ -29,12 +29,11 @@ from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope, View
 from frame.codegen.schedules.access import AxisPart, Reader
 from frame.codegen.schedules.cpu import conv_filter_plain
 from frame.codegen.schedules.cpu.chunks import remaining, unflatten
-from frame.codegen.schedules.cpu.conv_copies import reached
+from frame.codegen.schedules.cpu.conv_copies import DealtRows, reached, wide
 from frame.codegen.schedules.cpu.conv_filter_plan import FilterPlan, anchor_of, make_plan
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.cpu.gemm_micro import MOST_STEPS, Tile, call_product, product_kernel
 from frame.codegen.schedules.cpu.gemm_pack import write_transposed
-from frame.codegen.schedules.cpu.vectors import picked
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import static
 from frame.core.shapes import Shape, Size
@@ -177,48 +176,12 @@ class _Sums:
                 self.clear_row(body, local, (c, n, row))
 
     def copy_row(self, body: b.Body, local: _Local, to: Index, index: Index) -> None:
-        """Copy a row of x, by vectors for each phase; the last ones lie over others."""
+        """Copy a row of x."""
         plan = self.plan
         first, last = reached(plan.width, plan.phases * plan.line)
-        lanes = plan.lanes
-        while lanes > 1 and lanes * plan.phases > last - first:
-            lanes //= 2
-        step = lanes * plan.phases
-        if step > last - first:
-            for column in range(first, last):
-                self.deal(body, local, to, index, (b.index(column), column), 1, 1)
-            return
-        with body.loop((last - first) // step, "v") as v:
-            at = body.let("column", b.add(b.mul(v, step), first))
-            self.deal(body, local, to, index, (at, first), lanes, plan.phases)
-        if (last - first) % step:
-            rest = last - step
-            self.deal(body, local, to, index, (b.index(rest), rest), lanes, plan.phases)
-
-    def deal(
-        self,
-        body: b.Body,
-        local: _Local,
-        to: Index,
-        index: Index,
-        at: tuple[Expr, int],
-        lanes: int,
-        count: int,
-    ) -> None:
-        """Deal `count` vectors of x out to as many phases; `at` is the first column, and any
-        number that is equal to it but for multiples of the phases."""
-        plan, (start, known) = self.plan, at
-        reader, vectors = Reader(self.group, body), []
-        for k in range(count):
-            place = (*index, b.ramp(b.add(start, k * lanes), lanes))
-            value = b.cast(reader.load(self.x, place), plan.dtype)
-            vectors.append(body.let("x", _wide(value, lanes)))
-        for q in range(count):
-            order = [lane * count + q for lane in range(lanes)]
-            value = picked(body, vectors, order) if count > 1 else vectors[0]
-            phase = (known + q + plan.width.low) % plan.phases
-            column = b.div(b.add(start, q + plan.width.low), plan.phases)
-            body.store(local.planes, [*to, phase, b.ramp(column, lanes)], value)
+        low, planes = plan.width.low, local.planes
+        rows = DealtRows(self.group, self.x, planes, plan.phases, low, plan.lanes)
+        rows.copy(body, to, index, first, last)
 
     def write_left(self, body: b.Body, local: _Local, place: _Place, channels: Expr) -> None:
         """Copy the pixels of each channel at each point of the window into a row."""
@@ -308,12 +271,7 @@ class _Sums:
             return b.load(self.group.captures[position], [image, channel, place])
         width = self.plan.width.positions
         index = (image, channel, b.div(place, width), b.rem(place, width))
-        return _wide(Reader(self.group, body).load(self.cotangent, index), place.type.lanes)
-
-
-def _wide(value: Expr, lanes: int) -> Expr:
-    """Return a value that does not depend on the lanes of its index in all of them."""
-    return value if value.type.lanes == lanes else b.broadcast(value, lanes)
+        return wide(Reader(self.group, body).load(self.cotangent, index), place.type.lanes)
 
 
 class _Local:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -90,30 +91,26 @@ def test_neon_objects_report_bad_indices() -> None:
         assert bad is not None and bad[2] in (-1, max(a.max() for a in inputs if a.dtype == "i8"))
 
 
-@pytest.mark.parametrize(("name", "graph"), cases("neoverse-v1"))
-def test_sve_objects_run_under_an_emulator(name: str, graph: str, tmp_path) -> None:
+def check_under_qemu(name: str, graph: str, processor: str, folder: Path) -> None:
     if qemu() is None:
         pytest.skip("qemu-aarch64 is not installed (Debian and Ubuntu: qemu-user-static)")
     declared = graphs(name)[graph]
     data, piece = data_of(declared), make_piece(declared, small(name))
     emulation = Emulation(piece, data.inputs, BINDINGS)
-    results, bad = emulation.results(*run_qemu(emulation.program, tmp_path, "max,sve256=on"))
+    results, bad = emulation.results(*run_qemu(emulation.program, folder, processor))
     assert bad is None
     check(declared, data, results, graph)
+
+
+@pytest.mark.parametrize(("name", "graph"), cases("neoverse-v1"))
+def test_sve_objects_run_under_an_emulator(name: str, graph: str, tmp_path: Path) -> None:
+    check_under_qemu(name, graph, "max,sve256=on", tmp_path)
 
 
 @pytest.mark.parametrize("graph", ["product_bfloat16", "product_pairs", "product_pairs_symbolic"])
-def test_dots_of_pairs_run_under_an_emulator(graph: str, tmp_path) -> None:
+def test_dots_of_pairs_run_under_an_emulator(graph: str, tmp_path: Path) -> None:
     """BFDOT, which rounds sums in a way of its own; the other emulator doesn't know it."""
-    if qemu() is None:
-        pytest.skip("qemu-aarch64 is not installed (Debian and Ubuntu: qemu-user-static)")
-    name = "armv8.2-a,+bf16"
-    declared = graphs(name)[graph]
-    data, piece = data_of(declared), make_piece(declared, small(name))
-    emulation = Emulation(piece, data.inputs, BINDINGS)
-    results, bad = emulation.results(*run_qemu(emulation.program, tmp_path, "max"))
-    assert bad is None
-    check(declared, data, results, graph)
+    check_under_qemu("armv8.2-a,+bf16", graph, "max", tmp_path)
 
 
 @pytest.mark.parametrize(("name", "graph"), cases(*OLDER))
