@@ -374,7 +374,7 @@ def AFF(
     `local_only` is the variant M = sigmoid(c2(relu(c1(x + y)))) without G, reduction and norms.
     Source: Dai et al., "Attentional Feature Fusion", WACV 2021, arXiv 2009.14082.
     """
-    positive("channels", channels)
+    channels = positive("channels", channels)
     options = {"channels": channels, "reduction": reduction, "local_only": local_only}
     options["variant"] = "seed" if local_only else "full"  # type: ignore[assignment]
     if local_only:
@@ -445,7 +445,8 @@ def SnnClassifier(
 
     Source: Neftci, Mostafa, Zenke, arXiv 1901.09948.
     """
-    positive("hidden_features", hidden_features), positive("classes", classes)
+    hidden_features = positive("hidden_features", hidden_features)
+    classes = positive("classes", classes)
     children: dict[str, Any] = {
         "input": Linear(in_features, hidden_features, bias, dtype=dtype),
         "lif": LIFCell(decay, threshold, alpha),

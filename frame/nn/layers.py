@@ -594,6 +594,10 @@ def Sequential(
     """
     label = name if isinstance(name, str) else ""
     modules = children if isinstance(name, str) else name
+    if modules is name and children:
+        raise InvalidArgumentError(
+            f"name of Sequential must be a text where there are children, got {shown(name)}"
+        )
     if not isinstance(modules, Iterable):
         what = "children" if isinstance(name, str) else "name"
         raise InvalidArgumentError(f"{what} of Sequential must be modules, got {shown(modules)}")

@@ -104,8 +104,8 @@ def shares_of_batch(loss: Module | None, targets: Any, rows: int) -> tuple[float
 
     sum(factor * loss) / sum(weight) over batches of any sizes is the loss over all their rows at
     once, or, for a loss that sums, its mean over the rows. A mean counts by the elements that it is
-    over: rows of an ignored label weigh nothing, others what `weight` says. A loss of one's own, or
-    one of several targets, is taken for a mean over rows.
+    over: rows of an ignored label weigh nothing, others what `weight` says. A loss without an
+    option `reduction`, or one of several targets, is taken for a mean over rows.
 
     Args:
         loss: a module of this library, or any other.

@@ -49,7 +49,7 @@ def mlp(widths: Sequence[int] = (784, 1024, 512, 256, 10), *, name: str = "") ->
     if isinstance(widths, str) or not isinstance(widths, Sequence) or len(widths) < 2:
         raise InvalidArgumentError(f"widths must be two or more integers, got {shown(widths)}")
     layers: list[Module] = []
-    for before, after in itertools.pairwise(widths):
+    for before, after in itertools.pairwise(positive("widths", width) for width in widths):
         layers += [Linear(before, after), ReLU()]
     return Sequential(name, layers[:-1])
 
@@ -60,6 +60,7 @@ def lenet5(classes: int = 10, *, name: str = "") -> Module:
     Source: LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of
     the IEEE 86 (1998); ReLU and max pooling stand where the paper has tanh and subsampling.
     """
+    classes = positive("classes", classes)
     images = [Conv2d(1, 6, 5, padding=2), ReLU(), MaxPool2d(2), Conv2d(6, 16, 5), ReLU()]
     head = [Linear(400, 120), ReLU(), Linear(120, 84), ReLU(), Linear(84, classes)]
     return Sequential(name, [*images, MaxPool2d(2), Flatten(), *head])
@@ -131,13 +132,13 @@ def resnet(
     Raises:
         InvalidArgumentError: another depth, or a number that is no positive integer.
     """
-    if depth not in tuple(RESNETS):
+    if positive("depth", depth) not in RESNETS:
         raise InvalidArgumentError(
             f"depth must be one of {', '.join(map(str, RESNETS))}, got {shown(depth)}"
         )
     block, counts, expansion = RESNETS[depth]
     check_flags({"small": small})
-    positive("width", width)
+    classes, width = positive("classes", classes), positive("width", width)
     stem = _conv_norm(3, width, 3) if small else _conv_norm(3, width, 7, 2)
     layers = [*stem, ReLU()] + ([] if small else [MaxPool2d(3, 2, 1)])
     before = width
@@ -167,6 +168,7 @@ def mobilenet_v2(classes: int = 1000, *, name: str = "") -> Module:
     Source: Sandler et al., "MobileNetV2: Inverted residuals and linear bottlenecks", arXiv
     1801.04381.
     """
+    classes = positive("classes", classes)
     layers = [*_conv_norm(3, 32, 3, 2), ReLU6()]
     before = 32
     for expansion, after, count, first in INVERTED:
@@ -204,10 +206,11 @@ def vgg16_bn(
         name: the name in the parent.
     """
     check_flags({"small": small})
+    classes, width = positive("classes", classes), positive("width", width)
     layers: list[Module] = []
     before = 3
     for channels in VGG16:
-        after = channels * positive("width", width) // VGG16[0]
+        after = channels * width // VGG16[0]
         layers += [*_conv_norm(before, after, 3), ReLU()] if after else [MaxPool2d(2)]
         before = after or before
     return Sequential(name, [*layers, Flatten(), *_vgg_head(before, classes, small)])
@@ -229,7 +232,7 @@ def _blocks(layers: int, width: int, heads: int, hidden: int, norm: str) -> dict
         f"block{number}": TransformerEncoderBlock(
             width, heads, hidden, norm=norm, activation="gelu"
         )
-        for number in range(positive("layers", layers))
+        for number in range(layers)
     }
 
 
@@ -275,14 +278,17 @@ def bert(
         length: tokens of a sequence.
         name: the name in the parent.
     """
-    positive("words", words)
+    layers, words = positive("layers", layers), positive("words", words)
+    hidden, length = positive("hidden", hidden), positive("length", length)
+    width, heads = positive("width", width), positive("heads", heads)
+    divides("width", width, "heads", heads)
     children = {
         "words": Embedding(words, width, init=_small()),
         "norm": LayerNorm(width),
         **_blocks(layers, width, heads, hidden, "post"),
     }
     specs = [
-        param((positive("length", length), width), _small(), name="positions"),
+        param((length, width), _small(), name="positions"),
         param((2, width), _small(), name="segments"),
     ]
     return layer("bert", _build_bert, {"layers": layers}, specs, children, name)
@@ -325,9 +331,12 @@ def vit(
         name: the name in the parent.
     """
     tokens = divides("image", image, "patch", patch) ** 2
+    layers, classes = positive("layers", layers), positive("classes", classes)
+    width, heads = positive("width", width), positive("heads", heads)
+    divides("width", width, "heads", heads)
     children: Mapping[str, Module] = {
         "embed": Conv2d(3, width, patch, patch),
-        **_blocks(layers, width, heads, 4 * positive("width", width), "pre"),
+        **_blocks(layers, width, heads, 4 * width, "pre"),
         "norm": LayerNorm(width),
         "head": Linear(width, classes),
     }

@@ -113,7 +113,8 @@ class CsvLog(_LogFile):
 
     def on_start(self, run: TrainingRun) -> None:
         """Write the column names and the rows so far."""
-        sizes = ["resolution"] if run.task.resolutions is not None else []
+        rule = run.task.resolutions
+        sizes = ["resolution"] if rule is not None and rule.train else []
         self._columns = ["epoch", *run.value_names(), *_FACTS, *sizes]
         super().on_start(run)
         if not run.records:

@@ -61,10 +61,13 @@ class Feed:
         batch = self.fixed_batch()
         return {} if batch is None else {"batch": batch}
 
-    def first(self) -> Feed:
-        """Return the rows of a batch of each size that a split has, in the order of the data."""
+    def first(self, batches: int) -> Feed:
+        """Return the rows of some batches, and of one of each other size that a split has.
+
+        They are the first rows in the order of the data.
+        """
         short = 0 if self.drop_last else len(self.train) % self.batch
-        rows = min(self.batch + short, len(self.train))
+        rows = min(batches * self.batch + short, len(self.train))
         held_out = self.validation
         if held_out is not None:
             held_out = _rows(held_out, min(self.batch, len(held_out)))
@@ -111,13 +114,13 @@ def make_feed(
     held_out = None if validation is None else _dataset("validation", validation)
     rows = _dataset("train", train)
     size = whole("data", "batch_size", 32 if batch is None else batch)
-    flag("data", "shuffle", shuffle), flag("data", "drop_last", drop_last)
+    shuffle, drop_last = flag("data", "shuffle", shuffle), flag("data", "drop_last", drop_last)
     targets = whole("data", "targets", targets)
     if drop_last and size > len(rows):
         raise InvalidArgumentError(
             f"data: drop_last leaves no batch: {len(rows)} rows are fewer than batch_size {size}"
         )
-    feed = Feed(rows, held_out, size, bool(shuffle), bool(drop_last), targets, loader)
+    feed = Feed(rows, held_out, size, shuffle, drop_last, targets, loader)
     _check_columns(feed)
     return feed
 

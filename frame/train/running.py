@@ -63,7 +63,7 @@ class TrainingRun:
         self._averages = [n for n in model.store if n.startswith(f"{AVERAGE}.")]
         self._folder = None if task.saving is None else CheckpointFolder(task.saving)
         self._watched_value_exists()
-        self._snapshots_are_reached()
+        check_snapshots(self.task)
         if rule is not None:
             rule.warn_unreached(task.epochs)
         schedule = task.checked_scheduler().schedule(len(self._loader))
@@ -254,14 +254,6 @@ class TrainingRun:
             if epoch == self.epoch:
                 save_model(self.model, dict(self.model.params), path)
 
-    def _snapshots_are_reached(self) -> None:
-        late = [epoch for epoch, _ in self.task.snapshots if epoch > self.task.epochs]
-        if late:
-            raise InvalidArgumentError(
-                f"save_model_at_epoch: expected an epoch from 1 to {self.task.epochs}, the "
-                f"total_epochs, received {late[0]}"
-            )
-
     # --- checkpoints ------------------------------------------------------------------------------
 
     def _due_within_the_epoch(self) -> bool:
@@ -361,3 +353,13 @@ def save_model(model: CompiledModel, parameters: Mapping[str, np.ndarray], path:
         model.save(path)
     finally:
         model.load_params(own)
+
+
+def check_snapshots(task: DeepLearningTask) -> None:
+    """Raise InvalidArgumentError where a model is wanted after an epoch that does not come."""
+    late = [epoch for epoch, _ in task.snapshots if epoch > task.epochs]
+    if late:
+        raise InvalidArgumentError(
+            f"save_model_at_epoch: expected an epoch from 1 to {task.epochs}, the total_epochs, "
+            f"received {late[0]}"
+        )

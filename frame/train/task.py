@@ -20,7 +20,7 @@ from frame.compiler.optimizers import (
     Swa,
 )
 from frame.compiler.optimizers.recipe import Average
-from frame.core.arguments import flag, plain, real, shown, text, whole
+from frame.core.arguments import flag, plain, real, refuse, settle, shown, text, whole
 from frame.core.arguments import path as path_text
 from frame.core.dataclass import dataclass
 from frame.core.errors import InvalidArgumentError
@@ -36,7 +36,7 @@ from frame.train.initialiser import Initializer
 from frame.train.metrics import Metric, named_metrics
 from frame.train.records import EarlyStop, History
 from frame.train.resolution import Resolution, checked_layout, pixels, train_sizes
-from frame.train.running import TrainingRun
+from frame.train.running import TrainingRun, check_snapshots
 from frame.train.schedules import Scheduler
 from frame.train.views import Views
 from frame.train.warp import Look, Pixels
@@ -45,6 +45,26 @@ if TYPE_CHECKING:  # the passes are not loaded where a cache has what they made
     from frame.compiler.passes.rematerialisation import Rematerialisation
 
 Pathlike = str | os.PathLike[str]
+Seed = int  # of 64 bits, where other integers have 32
+MOST_SEED = 2**64 - 1
+
+_NONE = type(None)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "network": (Module, Architecture, _NONE),
+    "feed": (Feed, _NONE),
+    "criterion": (Module, _NONE),
+    "optimizer_record": (Optimizer,),
+    "scheduler_record": (Scheduler, _NONE),
+    "stopping": (EarlyStop, _NONE),
+    "averaging": (Ema, Swa, _NONE),
+    "saving": (CheckpointRule, _NONE),
+    "augmentation": (ImageAugmentation, _NONE),
+    "views": (Views, _NONE),
+    "start": (Initializer, _NONE),
+    "scaling": (LossScale, _NONE),
+    "resolutions": (Resolution, _NONE),
+}
+"""Field of a task -> what it may be, where its annotation is no number or text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +104,7 @@ class DeepLearningTask:
     metric_names: tuple[str | Metric, ...] = ("top1",)
     stopping: EarlyStop | None = None
     thresholds: tuple[tuple[str, float], ...] = ()
-    seed_value: int = 0
+    seed_value: Seed = 0
     clip_value: float | None = None
     clip_norm: float | None = None
     accumulation: int = 1
@@ -108,6 +128,21 @@ class DeepLearningTask:
     first_layer_after: int | None = None
     switches: bool = False
     sema: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Check fields that were given without the methods.
+
+        Raises:
+            InvalidArgumentError: one is of another type, or counts less than one epoch.
+        """
+        settle("DeepLearningTask", self)
+        whole("DeepLearningTask", "epochs", self.epochs)
+        whole("DeepLearningTask", "seed_value", self.seed_value, 0, MOST_SEED)
+        for name, kinds in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds):
+                expected = " or ".join(kind.__name__ for kind in kinds)
+                refuse("DeepLearningTask", name, expected.replace("NoneType", "None"), value)
 
     # --- what is trained --------------------------------------------------------------------------
 
@@ -286,7 +321,7 @@ class DeepLearningTask:
 
     def manual_seed(self, seed: int) -> DeepLearningTask:
         """Fix every random number: initial weights, order of rows, dropout, augmentation."""
-        return replace(self, seed_value=whole("manual_seed", "seed", seed, 0, 2**64 - 1))
+        return replace(self, seed_value=whole("manual_seed", "seed", seed, 0, MOST_SEED))
 
     def auto_seed(self) -> DeepLearningTask:
         """Choose a seed that is new each time; it is `seed_value`, so the run can be repeated."""
@@ -383,20 +418,15 @@ class DeepLearningTask:
     def use_sema(self, on: bool = True) -> DeepLearningTask:
         """Let the weights go on from their moving average after each epoch: switch EMA.
 
-        The average (`sema_decay`, 0.9 by default) is kept as by `average(Ema(...))`, whose place it
-        takes; at the end of an epoch, before it is validated, it becomes the weights.
+        The average (`sema_decay`, 0.9 by default) is kept in place of that of `average`;
+        at the end of an epoch, before it is validated, it becomes the weights.
         Source: Li et al., "Switch EMA", arXiv 2402.09240.
         """
-        if not flag("use_sema", "on", on):
-            kept = None if self.switches else self.averaging
-            return replace(self, averaging=kept, switches=False)
-        return replace(self, averaging=Ema(self.sema, warm=False), switches=True, use_average=True)
+        return replace(self, switches=flag("use_sema", "on", on))
 
     def sema_decay(self, decay: float) -> DeepLearningTask:
         """Use this decay for `use_sema`, in [0, 1)."""
-        number = Ema(decay, warm=False).decay
-        made = replace(self, sema=number)
-        return made.use_sema() if self.switches else made
+        return replace(self, sema=Ema(decay, warm=False).decay)
 
     def freeze(self, *patterns: str, after_epoch: int = 0) -> DeepLearningTask:
         """Keep the parameters whose paths match a pattern, from the end of an epoch on.
@@ -534,7 +564,7 @@ class DeepLearningTask:
         return TrainingRun(self, self.compile()).run(goes_on)
 
     def dry_run(self) -> History:
-        """Compile everything, run a step of each size and resolution, and validate one batch.
+        """Compile everything, run an update of each size and resolution, validate one batch.
 
         Nothing is written, no callback is called, and the task stays as it is: a long training
         that would fail at its first validation fails here.
@@ -542,11 +572,12 @@ class DeepLearningTask:
         Raises:
             InvalidArgumentError: as `run`.
         """
+        check_snapshots(self)
         rule = self.resolutions
         sizes = 1 if rule is None else max(len(rule.train), 1)
         brief = replace(
             self,
-            feed=self.checked_feed().first(),
+            feed=self.checked_feed().first(self.accumulation),
             epochs=sizes,
             resolutions=None if rule is None else rule.in_turn(),
             validation_rhythm=(sizes, 0),
@@ -663,7 +694,7 @@ class DeepLearningTask:
             self.clip_value,
             self.clip_norm,
             self.accumulation,
-            self.averaging,
+            Ema(self.sema, warm=False) if self.switches else self.averaging,
             late,
             self.precision,
             self.scaling,

@@ -109,7 +109,7 @@ LEFT_OUT = {
     "blueprint.BluePrint": "made by factories",
     "blueprint.LayerKind": "an enumeration",
     "blueprint.block": "two forms, told apart by number: tests/blueprint/test_values.py",
-    "train.DeepLearningTask": "its fields are set by its methods, which are tried here",
+    "train.DeepLearningTask": "set by its methods, which are tried here; fields: below",
     "train.EpochRecord": "made by runs",
     "train.History": "made by runs",
     "train.Callback": "a base class without arguments",
@@ -123,7 +123,7 @@ LEFT_OUT = {
 
 
 def _public() -> Iterator[tuple[str, Any]]:
-    for package in (nn, blueprint, train, data):
+    for package in (nn, nn.models, blueprint, train, data):
         for name in sorted(package.__all__):
             yield f"{package.__name__.removeprefix('frame.')}.{name}", getattr(package, name)
     for name, method in vars(DeepLearningTask).items():
@@ -225,9 +225,10 @@ def _call(name: str, parameter: inspect.Parameter, value: Any) -> Any:
 
 
 def _tells(text: str, value: Any) -> bool:
-    """Whether a message shows a value, or the part of it that is wrong."""
+    """Whether a message shows a value, or the part of it that is wrong, as what came."""
     parts = [value, *(value if isinstance(value, (tuple, list, str)) else ())]
-    return any(shown(part)[:20] in text for part in parts)
+    _, _, came = re.sub(r"\b(received|got)\b", "\0", text).partition("\0")
+    return any(shown(part)[:20] in came for part in parts)
 
 
 OTHERS = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError)
@@ -263,6 +264,30 @@ def test_what_can_not_be_meant_is_refused_by_name(name: str) -> None:
         if (text := _fault(name, parameter, value))
     }
     assert not found
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("network", 3),
+        ("feed", ROWS),
+        ("criterion", nn.ReLU),
+        ("optimizer_record", None),
+        ("scheduler_record", 0.1),
+        ("epochs", -3),
+        ("epochs", 2.5),
+        ("seed_value", "x"),
+        ("clip_norm", "1"),
+        ("averaging", 0.9),
+        ("use_average", 1),
+        ("views", True),
+        ("resolutions", 32),
+    ],
+)
+def test_the_fields_of_a_task_are_checked(field: str, value: Any) -> None:
+    with pytest.raises(FrameError, match=f"expected {field} to be .*, received ") as error:
+        DeepLearningTask(**{field: value})
+    assert _tells(str(error.value), value)
 
 
 # --- ranges ---------------------------------------------------------------------------------------

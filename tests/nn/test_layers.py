@@ -370,3 +370,8 @@ def test_batch_norms_refuse_other_ranks():
         run(nn.BatchNorm1d(3), smooth(2, 3, 4, 4))
     with pytest.raises(InvalidArgumentError, match=r"BatchNorm2d takes images \[N, C, H, W\]"):
         run(nn.BatchNorm2d(3), smooth(2, 3))
+
+
+def test_children_have_one_place() -> None:
+    with pytest.raises(InvalidArgumentError, match="name of Sequential must be a text"):
+        nn.Sequential([nn.ReLU()], [nn.ReLU()])

@@ -57,6 +57,8 @@ def test_switch_ema_resumes_and_is_another_task(tmp_path: Path) -> None:
         _plain().average(Ema(0.9, warm=False)).checkpoints(tmp_path).run()
     base = _plain()
     assert base.use_sema().use_sema(False) == base != base.use_sema()
+    kept = base.average(Ema(0.99))
+    assert kept.use_sema().use_sema(False) == kept
     with pytest.raises(InvalidArgumentError, match="decay to be a number from 0 to below 1"):
         _plain().sema_decay(1.0)
 
@@ -174,6 +176,15 @@ def test_a_dry_run_tries_everything_and_leaves_nothing(tmp_path: Path) -> None:
     assert not called and not list(tmp_path.iterdir())
     with pytest.raises(InvalidArgumentError, match="no value 'val_top9'"):
         full.early_stop("val_top9").dry_run()
+    with pytest.raises(InvalidArgumentError, match="from 1 to 50, the total_epochs, received 99"):
+        full.save_model_at_epoch(99, tmp_path / "late.npz").dry_run()
+
+
+def test_a_dry_run_updates_with_accumulation() -> None:
+    found = task(rows=44, epochs=9).accumulate(3).dry_run()
+    assert found.model is not None
+    untrained = task(rows=44, epochs=9).accumulate(3).compile()
+    assert any(np.any(untrained.params[k] != v) for k, v in found.model.params.items())
 
 
 def test_a_task_of_these_methods_is_one_expression() -> None:
