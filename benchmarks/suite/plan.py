@@ -394,6 +394,40 @@ def _made_through(editor: Editor, operand: Operand, ops: Sequence[str]) -> Step 
     return step
 
 
+def affine_scan(editor: Editor, step: Step) -> Step | None:
+    """Match a scan whose one carry becomes keep * carry + fresh, for peers with associative scans.
+
+    `parts` of the step in its place are the slots of keep and fresh in the body.
+    """
+    if step.op != "scan" or step.attributes["carries"] != 1:
+        return None
+    parts = _affine_parts(step.attributes["body"])
+    return parts and Step(
+        "affine_scan", step.operands, {**step.attributes, "parts": parts}, step.results
+    )
+
+
+def _affine_parts(body: Plan) -> tuple[Slot, Slot] | None:
+    """Return the slots of keep and fresh, which must not depend on the carry; None without such."""
+    carry = body.inputs[0]
+    makers = {slot: step for step in body.steps for slot in step.results}
+    depends = {carry}
+    for step in body.steps:
+        if depends.intersection(x for x in step.operands if isinstance(x, Slot)):
+            depends.update(step.results)
+    total = makers.get(body.outputs[0])
+    if total is None or total.op != "add":
+        return None
+    for moved, fresh in itertools.permutations(total.operands):
+        product = makers.get(moved) if isinstance(moved, Slot) else None
+        if product is None or product.op != "mul" or carry not in product.operands:
+            continue
+        keep = next((x for x in product.operands if x != carry), carry)
+        if isinstance(keep, Slot) and isinstance(fresh, Slot) and not {keep, fresh} & depends:
+            return keep, fresh
+    return None
+
+
 COMMON: tuple[Rule, ...] = (transposed_conv, linear, conv_bias)
 """Rules for every peer that has such calls."""
 

@@ -13,6 +13,7 @@ from benchmarks.suite.cases import CASES, relative_error
 from benchmarks.suite.peers import frame_peer, numpy_peer
 from benchmarks.suite.plan import (
     COMMON,
+    affine_scan,
     fold_batch_norm,
     read_plan,
     rewrite,
@@ -137,6 +138,35 @@ def test_a_spectral_convolution_is_one_step_with_complex_weights():
     assert np.array_equal(plan.parameters[step.operands[1]].imag, whole)
 
 
+@pytest.mark.parametrize(
+    ("following", "is_affine"),
+    [
+        (lambda h, x: h * ops.exp(x) + ops.sin(x), True),
+        (lambda h, x: ops.sin(x) + ops.exp(x) * h, True),
+        (lambda h, x: h * ops.exp(h) + x, False),
+        (lambda h, x: h * ops.exp(x) + h, False),
+        (lambda h, x: ops.tanh(h * ops.exp(x) + x), False),
+        (lambda h, x: h * h + x, False),
+    ],
+)
+def test_a_recurrence_is_affine_where_keep_and_fresh_leave_the_carry_alone(following, is_affine):
+    def step(h, x):
+        h = following(h, x)
+        return h, ops.cos(h)
+
+    @nn.module(start=nn.param((3,), nn.ones()))
+    def scanned(self, x):
+        return ops.scan(step, self.start, x)[1]
+
+    plan = plan_of(scanned, (5, 3))
+    assert names(plan) == ["scan"]
+    (found,) = rewrite(plan, (affine_scan,)).steps
+    assert found.op == ("affine_scan" if is_affine else "scan")
+    if is_affine:
+        makers = {slot: made.op for made in found.attributes["body"].steps for slot in made.results}
+        assert [makers[slot] for slot in found.attributes["parts"]] == ["exp", "sin"]
+
+
 # --- the tables of the peers ----------------------------------------------------------------------
 
 
@@ -151,7 +181,7 @@ def table_of(peer, name="TABLE"):
 
 PLANS = {
     "torch_peer": ((fold_batch_norm, spectral, *COMMON), (running_statistics, *COMMON)),
-    "jax_peer": ((fold_batch_norm, spectral), ()),
+    "jax_peer": ((fold_batch_norm, spectral, affine_scan), (affine_scan,)),
     "onnx_model": (COMMON, None),
     "numpy_peer": ((*COMMON, spectral), None),
     "tinygrad_peer": ((fold_batch_norm, *COMMON), COMMON),

@@ -130,6 +130,7 @@ def test_a_row_names_what_is_wrong_and_times_the_rest(monkeypatch):
     measured = run.measure(CASES[0], SETTINGS)
     assert set(measured["ms"]) == {"frame", "same"}
     assert measured["best"] == "same"
+    assert measured["peak_gflops"] == 100.0
     assert measured["not_supported"] == {"none": "not here"}
     assert "2.50e-01" in measured["failed"]["wrong"]
     assert "shape" in measured["failed"]["shape"]

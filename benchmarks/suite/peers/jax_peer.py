@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jax import lax
 
 from benchmarks.suite.case import LEARNING_RATE, MOMENTUM, Instance
 from benchmarks.suite.peers.base import Prepared, how, losses, require
-from benchmarks.suite.plan import Plan, Slot, fold_batch_norm, rewrite, spectral
+from benchmarks.suite.plan import Plan, Slot, affine_scan, fold_batch_norm, rewrite, spectral
 
 Array = Any
 
@@ -111,22 +112,36 @@ def _scan(*operands: Array, **values: Any) -> tuple[Array, ...]:
     return (*final, *made)
 
 
-def _selective_scan(x: Array, *operands: Array) -> Array:
-    """The selective scan as an associative scan; a sixth operand is added to x."""
-    shift, (delta, decay, b, c) = operands[:-4], operands[-4:]
-    x = x + shift[0] if shift else x
-    keep = jnp.exp(delta[..., None] * decay)
-    fresh = (delta * x)[..., None] * b[:, :, None, :]
+def _affine_scan(initial: Array, *operands: Array, **values: Any) -> tuple[Array, ...]:
+    """The scan of an affine recurrence as an associative one; the rest of its body in one go."""
+    body, reverse, elements = values["body"], values["reverse"], values["elements"]
+    rows, captures = operands[:elements], operands[elements:]
+    factors = replace(body, outputs=values["parts"])
+    keep, fresh = jax.vmap(lambda row: run(factors, (initial, *row, *captures), {}))(rows)
+    keep, fresh = (jnp.broadcast_to(x, (values["length"], *initial.shape)) for x in (keep, fresh))
+    first, last = (-1, 0) if reverse else (0, -1)
+    fresh = fresh.at[first].add(keep[first] * initial)
+    _, states = lax.associative_scan(_combine, (keep, fresh), reverse=reverse)
+    before = jnp.roll(states, -1 if reverse else 1, axis=0).at[first].set(initial)
+    state = body.outputs[0]
+    later = replace(
+        body,
+        inputs=(*body.inputs, state),
+        steps=tuple(step for step in body.steps if state not in step.results),
+        outputs=body.outputs[1:],
+    )
+    made = jax.vmap(lambda old, row, new: run(later, (old, *row, *captures, new), {}))(
+        before, rows, states
+    )
+    return (states[last], *made)
 
-    def combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
-        return right[0] * left[0], right[0] * left[1] + right[1]
 
-    _, states = lax.associative_scan(combine, (keep, fresh), axis=1)
-    return jnp.einsum("blds,bls->bld", states, c)
+def _combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Compose two affine maps of a state, the left one first."""
+    return right[0] * left[0], right[0] * left[1] + right[1]
 
 
 TABLE: Mapping[str, Callable[..., Any]] = {
-    "selective_scan": _selective_scan,
     "add": operator.add,
     "mul": operator.mul,
     "neg": operator.neg,
@@ -162,12 +177,13 @@ TABLE: Mapping[str, Callable[..., Any]] = {
     "gather": lambda x, indices, axis: jnp.take(x, indices, axis, mode="clip"),
     "scatter_add": _scatter_add,
     "scan": _scan,
+    "affine_scan": _affine_scan,
 }
 CALLS = {
     "conv2d": "lax.conv_general_dilated",
     "scan": "lax.scan",
+    "affine_scan": "lax.associative_scan",
     "spectral_conv1d": "jnp.fft, complex einsum",
-    "selective_scan": "lax.associative_scan",
 }
 _TRIALS = 5  # calls of each form of a case before the quickest is taken
 
@@ -187,10 +203,13 @@ def run(plan: Plan, inputs: Sequence[Array], parameters: Mapping[int, Array]) ->
 def prepare(instance: Instance, threads: int) -> Prepared:
     """Compile a case; the number of threads is that of the processors the process may use.
 
-    A case with an idiom of JAX is compiled in both forms, and the quicker one is taken.
+    A case with an idiom of JAX, or a scan that is an affine recurrence, is compiled in both forms,
+    and the quicker one is taken.
     """
     rules = () if instance.training else (fold_batch_norm, spectral)
     plans = [rewrite(instance.plan, rules)]
+    if "affine_scan" in (associative := rewrite(plans[0], (affine_scan,))).ops():
+        plans.append(associative)
     if instance.declaration.idiom in TABLE:
         plans.append(instance.idiom_plan())
     if len(plans) > 1:  # a trial moves the state of a training step: the chosen one begins anew
