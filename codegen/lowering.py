@@ -38,7 +38,7 @@ from frame.codegen.recurrence import serial, tile_steps, write_steps
 from frame.codegen.schedules.cpu.vectors import vectorise_loops
 from frame.codegen.schedules.group import KernelCall, Part, Ref, make_group
 from frame.codegen.schedules.lifting import families
-from frame.codegen.schedules.registry import schedule_for
+from frame.codegen.schedules.registry import schedule_of, variant_of
 from frame.codegen.schedules.sizes import size_expr
 from frame.codegen.schedules.work import Work, group_work
 from frame.core.dataclass import dataclass
@@ -156,7 +156,7 @@ class _Lowering:
         self.placements: dict[tuple[object, ...], Placement] = {}
         self.kernels: dict[str, Kernel] = {}
         self.names: dict[str, int] = {}
-        self.scheduled: dict[tuple[str, str, bool, bool], _Scheduled] = {}
+        self.scheduled: dict[tuple[str, str, str, bool, bool], _Scheduled] = {}
         self.families = families(graph.nodes)
         self.constants: list[ConstantData] = []
         self.checks: list[CheckSite] = []
@@ -272,8 +272,8 @@ class _Lowering:
         family = self.families.get(node)
         body: Graph = node.attributes["body"] if family is None else family.body
         anchor: str = node.attributes["anchor"]
-        schedule = schedule_for(anchor)
-        key = anchor, structural_hash(body), family is not None, inside
+        schedule, variant = schedule_of(node), variant_of(node)
+        key = anchor, variant, structural_hash(body), family is not None, inside
         if key in self.scheduled:
             return self.scheduled[key]
         sizes, checks = schedule.workspaces(body, self.target), schedule.checks(body)

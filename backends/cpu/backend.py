@@ -63,6 +63,17 @@ class CpuBackend:
         """Return what the schedule of a group, or a control-flow node, needs of the planner."""
         return _compiling().group_info(group, target)
 
+    def variants(self, group: Node, target: TargetDescription) -> Sequence[str]:
+        """Return the variants of the schedule of a group that give the very same bits."""
+        variants: Sequence[str] = _compiling().variants(group, target)
+        return variants
+
+    def tuning_context(self) -> str:
+        """Return the number of threads, for which schedules are tuned."""
+        from frame.backends.cpu.threads import default_threads
+
+        return f"{default_threads()} threads"
+
     def source_hash(self) -> str:
         """Return a digest of the sources of code generation and this backend, of the scalar rules
         and schedules that users have registered, and of the settings that schedules read."""

@@ -19,7 +19,7 @@ from frame.codegen.loops.ir import Module
 from frame.codegen.loops.printer import print_kernel, print_module
 from frame.codegen.loops.traverse import called_kernels
 from frame.codegen.schedules import access, scalar_rules
-from frame.codegen.schedules.registry import schedules
+from frame.codegen.schedules.registry import schedule_of, schedules
 from frame.core.dtypes import DTYPES
 from frame.core.errors import InternalError
 from frame.core.forks import cached_property
@@ -81,14 +81,18 @@ def group_info(group: Node, target: TargetDescription) -> GroupInfo:
     """Return what the schedule of a group, or a control-flow node, needs of the planner."""
     if group.op != "group":
         return GroupInfo(workspaces=lowering.control_workspaces(group))
-    schedule = schedules("cpu")[group.attributes["anchor"]]
-    body = group.attributes["body"]
+    schedule, body = schedule_of(group), group.attributes["body"]
     return GroupInfo(
         schedule.workspaces(body, target),
         schedule.overwritable(body),
         schedule.layouts(body, target),
         schedule.repeated(body, target),
     )
+
+
+def variants(group: Node, target: TargetDescription) -> tuple[str, ...]:
+    """Return the variants of the schedule of a group: those that give the very same bits."""
+    return schedule_of(group).variants(group.attributes["body"], target)
 
 
 def compile_piece(piece: Piece, target: TargetDescription) -> CpuExecutable:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from frame.codegen import foreign
-from frame.codegen.schedules.group import Group, KernelCall
+from frame.codegen.schedules.group import KernelCall
 from frame.core.dataclass import dataclass
 from frame.core.dtypes import DType
-from frame.core.errors import AlreadyExistsError, UnimplementedError
+from frame.core.errors import AlreadyExistsError, InvalidArgumentError, UnimplementedError
 from frame.core.shapes import Shape, Size
 from frame.core.targets import TargetDescription
 from frame.ir.graph import Graph, Layout, Node
@@ -39,6 +41,10 @@ def _no_graphs(target: TargetDescription) -> Iterable[Graph]:
     return ()
 
 
+def _no_variants(body: Graph, target: TargetDescription) -> tuple[str, ...]:
+    return ()
+
+
 def _no_shapes(target: TargetDescription, dtype: DType) -> Iterable[Shape]:
     return ()
 
@@ -54,18 +60,22 @@ class Schedule:
     that the kernels make, in the order of their sites. `boundary_graphs` builds graphs whose
     groups have sizes at every edge of the schedule on a target: vectors, tiles, blocks, grains.
     `boundary_shapes` gives such sizes alone, for the operands of any op of the anchor's kind in a
-    dtype, where many ops share the schedule.
+    dtype, where many ops share the schedule. `variants` lists other choices of the schedule for a
+    body, most promising first: texts which `lower` and `workspaces` of such a schedule then take as
+    the keyword argument `variant`. Each gives the very same bits as the default, and an unknown or
+    illegal text is an InvalidArgumentError.
     """
 
     anchor: str
-    lower: Callable[[Group], tuple[KernelCall, ...]]
-    workspaces: Callable[[Graph, TargetDescription], tuple[Size, ...]] = _no_sizes
+    lower: Callable[..., tuple[KernelCall, ...]]
+    workspaces: Callable[..., tuple[Size, ...]] = _no_sizes
     overwritable: Callable[[Graph], tuple[tuple[int, int], ...]] = _no_pairs
     layouts: Callable[[Graph, TargetDescription], Mapping[int, Layout]] = _no_layouts
     repeated: Callable[[Graph, TargetDescription], frozenset[int]] = _no_positions
     checks: Callable[[Graph], tuple[tuple[Node, Size], ...]] = _no_checks
     boundary_graphs: Callable[[TargetDescription], Iterable[Graph]] = _no_graphs
     boundary_shapes: Callable[[TargetDescription, DType], Iterable[Shape]] = _no_shapes
+    variants: Callable[[Graph, TargetDescription], tuple[str, ...]] = _no_variants
 
 
 # family of targets -> module that registers its schedules when imported
@@ -114,3 +124,29 @@ def schedule_for(anchor: str, family: str = "cpu") -> Schedule:
             "frame.codegen.register_schedule, or give the op a decomposition"
         )
     return found
+
+
+def schedule_of(group: Node, family: str = "cpu") -> Schedule:
+    """Return the schedule of a group, bound to the variant that the group names.
+
+    Raises:
+        UnimplementedError: there is no schedule for its anchor.
+        InvalidArgumentError: the group names a variant and the schedule has none.
+    """
+    found, variant = schedule_for(group.attributes["anchor"], family), variant_of(group)
+    if not variant:
+        return found
+    if found.variants is _no_variants:
+        raise InvalidArgumentError(
+            f"the schedule for {found.anchor!r} has no variants, received {variant!r}"
+        )
+    lower = functools.partial(found.lower, variant=variant)
+    return replace(
+        found, lower=lower, workspaces=functools.partial(found.workspaces, variant=variant)
+    )
+
+
+def variant_of(group: Node) -> str:
+    """Return the text of the variant that a group names; empty for the default."""
+    variant: str = group.attributes.get("variant") or ""
+    return variant

@@ -31,6 +31,7 @@ from frame.compiler.passes.layout_assignment import LayoutAssignment
 from frame.compiler.passes.load_split import LoadSplit, Source, Split
 from frame.compiler.passes.memory_planning import MemoryPlanning
 from frame.compiler.passes.rematerialisation import Rematerialisation
+from frame.compiler.passes.schedule_tuning import Choose, ScheduleTuning
 from frame.compiler.passes.shape_inference import ShapeInference
 from frame.core import plugins
 from frame.core.dataclass import dataclass
@@ -38,7 +39,7 @@ from frame.core.errors import InvalidArgumentError, NotFoundError
 from frame.core.targets import TargetDescription
 from frame.hal.interfaces import Capabilities, Piece
 from frame.ir.constraints import Constraint
-from frame.ir.graph import Graph
+from frame.ir.graph import Graph, GraphInput, Node, Value
 from frame.ops.binding import constraints
 
 if TYPE_CHECKING:
@@ -345,6 +346,8 @@ def compile_graph(
             sources = tuple(Source(i) for i in range(len(graph.inputs)))
             return Compiled(run, None, sources, (), pipeline.text())
         rest = pipeline.after(LoadSplit.name)
+        if ScheduleTuning.name in rest.names:  # what runs once is not worth it
+            rest = rest.without(ScheduleTuning.name)
         load = _run(rest, split.load, replace(context, produced={}, counts={}))
     return Compiled(run, load, split.run_sources, split.load_inputs, pipeline.text())
 
@@ -373,6 +376,30 @@ def _run(pipeline: Pipeline, graph: Graph, context: PassContext) -> Piece:
     PassManager(pipeline.passes).run(graph, context)
     piece: Piece = context.produced[PIECE]
     return piece
+
+
+def with_tuning(pipeline: Pipeline, choose: Choose) -> Pipeline:
+    """Return a list of passes in which `choose` gives groups variants before memory is planned."""
+    names = [name for name in (MemoryPlanning.name, BackendLowering.name) if name in pipeline.names]
+    tuning = ScheduleTuning(choose)
+    return pipeline.insert_before(names[0], tuning) if names else pipeline
+
+
+def group_piece(
+    group: Node,
+    target: TargetDescription,
+    capabilities: Capabilities,
+    group_info: GroupInfoFunction,
+) -> Piece:
+    """Return the piece of one group alone, whose operands are its inputs."""
+    inputs = tuple(
+        GraphInput(Value(value.type), name=f"x{k}") for k, value in enumerate(group.operands)
+    )
+    types = tuple(result.type for result in group.results)
+    node = Node("group", tuple(entry.value for entry in inputs), group.attributes, types)
+    graph = Graph(inputs, (node,), node.results, (), "group")
+    passes = Pipeline((MemoryPlanning(), BackendLowering()))
+    return compile_graph(graph, target, capabilities, group_info, passes).run
 
 
 def require_lowering(pipeline: Pipeline) -> None:

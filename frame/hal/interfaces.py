@@ -235,7 +235,10 @@ class Backend(Protocol):
     """A device backend. Found through the entry-point group `frame.backends` as a factory.
 
     One that can measure its device may also have `peaks(store: ArtifactStore) -> Peaks`, for the
-    share of the roofline in profiles; what it measured is kept in `store`.
+    share of the roofline in profiles; what it measured is kept in `store`. One whose schedules can
+    be tuned has `variants(group, target) -> Sequence[str]`: the values of a group's attribute
+    `variant` that give the very same bits as the group without it; and `tuning_context() -> str`:
+    what the fastest one depends on beside group, target and the backend's code, such as threads.
     """
 
     name: str

@@ -68,7 +68,8 @@ class AttributeSpec:
     """An attribute; kinds: int float bool str dtype size ints floats shape graph constant.
 
     `default` is absent for a required attribute; a default of None leaves the value to the op's
-    `canonicalize`, which must replace it. `choices` limits a string.
+    `canonicalize`, which must replace it. `choices` limits a string. An `optional` attribute that
+    is not given, or None, does not stand in the node at all.
     """
 
     name: str
@@ -76,11 +77,12 @@ class AttributeSpec:
     default: Attribute = _REQUIRED
     doc: str = ""
     choices: tuple[str, ...] = ()
+    optional: bool = False
 
     @property
     def required(self) -> bool:
         """Whether the attribute must be given."""
-        return self.default is _REQUIRED
+        return self.default is _REQUIRED and not self.optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,8 @@ class OpDef:
                 raise InvalidArgumentError(self._unknown(name, tuple(specs)))
         values = {}
         for spec in sorted(self.attributes, key=lambda item: item.name):
+            if spec.optional and attributes.get(spec.name) is None:
+                continue
             if spec.name in attributes:
                 values[spec.name] = _normal(self.name, spec, attributes[spec.name])
             elif spec.required:

@@ -69,6 +69,13 @@ register(
         attributes=(
             AttributeSpec("anchor", "str", doc="the kind of schedule that the body needs"),
             AttributeSpec("body", "graph", doc="the ops of the group"),
+            AttributeSpec(
+                "variant",
+                "str",
+                None,
+                "how its schedule differs from the default one, as tuning chose; the same sums",
+                optional=True,
+            ),
         ),
         infer=_group_types,
         reference=lambda operands, values: run_body(values["body"], operands),

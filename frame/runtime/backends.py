@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from frame.core import config, forks, plugins
+from frame.core.arguments import is_finite_number, is_flag, refuse
 from frame.core.errors import (
     AlreadyExistsError,
     DeviceError,
@@ -87,6 +88,29 @@ def target_of(owner: Backend, target: TargetDescription | str | None) -> TargetD
     raise InvalidArgumentError(
         f"target: expected a name such as 'native' or a TargetDescription, received {target!r:.80}"
     )
+
+
+TUNING_SECONDS = 60.0
+"""What `tune=True` may spend on measuring schedules, in seconds for each compiled entry."""
+
+
+def tuning_of(owner: Backend, tune: Any) -> float | None:
+    """Return the seconds that may go into tuning; None where it was not asked for.
+
+    Raises:
+        InvalidArgumentError: it is neither a bool nor a number above 0, or the schedules of the
+            backend can't be tuned.
+    """
+    if tune is None or (is_flag(tune) and not tune):
+        return None
+    if not is_flag(tune) and not (is_finite_number(tune) and tune > 0):
+        refuse("tuning", "tune", "True, False or a number of seconds above 0", tune)
+    if not hasattr(owner, "variants"):
+        raise InvalidArgumentError(
+            f"the {owner.name} backend has no schedules that can be tuned: leave out tune= "
+            "(--tune), or compile for the cpu backend"
+        )
+    return TUNING_SECONDS if is_flag(tune) else float(tune)
 
 
 def _load(name: str, whose: str) -> Backend:

@@ -37,8 +37,9 @@ _HEADER = struct.Struct("<8s8sQ32s")
 _SCHEMA = "v2"
 MANIFEST, ARTIFACT = "manifest", "artifact"
 KINDS = (MANIFEST, ARTIFACT)
+CHOICE = "choice"  # what tuning has measured, see `frame.runtime.tuning`
 SOURCES = "sources"  # digests of source files, see `frame.core.sources`
-_ALL_KINDS = (*KINDS, SOURCES)
+_ALL_KINDS = (*KINDS, CHOICE, SOURCES)
 _REMEMBERED = 256  # entries kept in memory where the disk can't be used
 # Never follow a link to somewhere else, and never wait for a pipe.
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

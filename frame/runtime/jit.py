@@ -17,7 +17,7 @@ from frame.core.shapes import Dim, match_shapes
 from frame.core.tensors import Tensor, from_numpy
 from frame.ir.builder import active_builder
 from frame.ir.graph import TensorType, Value
-from frame.runtime.backends import backend, target_of
+from frame.runtime.backends import backend, target_of, tuning_of
 from frame.runtime.bound_entry import make_entry
 from frame.runtime.entry import Entry
 from frame.runtime.loading import Declared
@@ -26,7 +26,7 @@ from frame.runtime.tracing import Structure, flatten, trace_structure
 
 _LOG = Logger("frame.jit")
 _SYMBOL = "n"
-_OPTIONS = frozenset({"target", "passes", "options"})
+_OPTIONS = frozenset({"target", "passes", "options", "tune"})
 Key = tuple[Any, ...]
 
 
@@ -164,7 +164,11 @@ class Jitted:
 
         graph, structure = trace_structure(build, list(types), self.__name__)
         owner = backend(self.backend)
-        settings = {**self.options, "target": target_of(owner, self.options.get("target"))}
+        settings = {
+            **self.options,
+            "target": target_of(owner, self.options.get("target")),
+            "tune": tuning_of(owner, self.options.get("tune")),
+        }
         declared = Declared(graph, owner.name, **settings)
         entry = make_entry(declared, ParameterStore({}, {}))
         symbolic = any(isinstance(size, Dim) for type_ in types for size in type_.shape)

@@ -67,6 +67,9 @@ class Declared:
     passes: Passes = None
     options: Mapping[str, Any] = field(default_factory=dict)
     instruments: tuple[Instrument, ...] = ()
+    tune: float | None = None
+    """The seconds that may go into measuring schedules; None keeps those of the analytical model,
+    0 takes what was measured before."""
 
     @property
     def on(self) -> TargetDescription:
@@ -125,6 +128,7 @@ def key_of(declared: Declared) -> Key:
         owner.source_hash(),
         plugins.source_digest(type(owner).__module__),
         user.text(),
+        "" if declared.tune is None else f"tuned {owner.tuning_context()}",  # type: ignore[attr-defined]
     )
     held = (*user.held, *(transform.held if transform else ()))
     if owner.source_hash().startswith(VOLATILE):
@@ -195,7 +199,7 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
     if _uses_foreign_ops(declared.graph):  # nothing else reads what such plug-ins register
         plugins.load_group(plugins.SCHEDULES)
     if config.get("FRAME_DUMP_DIR"):
-        return _reported(fresh(declared))  # what is to be seen must happen
+        return _reported(_made(declared, Cache(None, remembered=0)))  # it must happen to be seen
     if not cache.active:
         return _reported(_made(declared, cache))
     key = key_of(declared)
@@ -203,7 +207,7 @@ def load(declared: Declared, cache: Cache | None = None) -> Loaded:
         # Nothing that is named by identity may reach the disk, where it would outlive the thing.
         cache = process_cache()
     found = _in_use.get((id(cache), key.text))
-    if found is not None:
+    if found is not None and not found.manifest.untuned:
         found = replace(found, hit=True)
     else:
         found = _reported(_from_cache(key.text, cache) or _compiled(key, declared, cache))
@@ -242,6 +246,8 @@ def _compiled(key: Key, declared: Declared, cache: Cache) -> Loaded:
     made = _made(declared, cache)
     if made.manifest.is_unbound:
         return made  # its pieces have keys of their own
+    if made.manifest.untuned:
+        return made  # the next compile goes on with tuning
     if not any(text.startswith(VOLATILE) for text in made.manifest.sources.values()):
         cache.put(MANIFEST, key.text, made.manifest.to_bytes())
     _held.extend(key.held)
@@ -282,8 +288,12 @@ def _from_cache(key: str, cache: Cache) -> Loaded | None:
 
 
 def fresh(declared: Declared) -> Loaded:
-    """Compile without reading the cache: its executables can show their sources and profiles."""
-    return _made(declared, Cache(None, remembered=0))
+    """Compile without reading the cache: its executables can show their sources and profiles.
+
+    Nothing is measured: schedules are those that tuning has chosen before.
+    """
+    known = declared if declared.tune is None else replace(declared, tune=0.0)
+    return _made(known, Cache(None, remembered=0))
 
 
 def _made(declared: Declared, cache: Cache) -> Loaded:

@@ -22,7 +22,7 @@ from frame.runtime.backends import backend
 from frame.runtime.program import CompiledPiece, Program, single_piece
 from frame.runtime.steps import HostStep, RunStep, Step, TransferStep, WriteBackStep
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,24 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Tuned:
+    """What tuning chose for groups of one kind: `variant` is empty where the default stays, `gain`
+    the time of the default over that of the variant, `count` how many such groups there are."""
+
+    group: str
+    variant: str
+    gain: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The run program, the load program if there is one, and what was refused.
 
     `derived[i]` is the output of the load program that the i-th input of role `derived` takes.
     `sources` gives the source hash of each backend that took part beside the one compiled for: the
-    level-1 key does not cover them.
+    level-1 key does not cover them. `tuned` tells what tuning chose, `untuned` for how many groups
+    its time did not suffice.
     """
 
     run: ProgramPlan
@@ -69,6 +81,8 @@ class Manifest:
     derived: tuple[int, ...] = ()
     refused: tuple[Refusal, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    tuned: tuple[Tuned, ...] = ()
+    untuned: int = 0
 
     @property
     def is_unbound(self) -> bool:
@@ -84,6 +98,8 @@ class Manifest:
             "derived": list(self.derived),
             "refused": [[r.op, r.backend, r.reason, r.device, r.count] for r in self.refused],
             "sources": dict(self.sources),
+            "tuned": [[t.group, t.variant, t.gain, t.count] for t in self.tuned],
+            "untuned": self.untuned,
         }
         return json.dumps(data, separators=(",", ":")).encode()
 
@@ -98,7 +114,9 @@ class Manifest:
             refused = tuple(_refusal(*row) for row in data["refused"])
             derived = tuple(map(int, data["derived"]))
             sources = {str(name): str(digest) for name, digest in data["sources"].items()}
-            return Manifest(_program_from_data(data["run"]), load, derived, refused, sources)
+            tuned = tuple(Tuned(str(g), str(v), float(r), int(n)) for g, v, r, n in data["tuned"])
+            run, untuned = _program_from_data(data["run"]), int(data["untuned"])
+            return Manifest(run, load, derived, refused, sources, tuned, untuned)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise InvalidArgumentError(f"damaged manifest: {error}") from error
 

@@ -16,7 +16,7 @@ from frame.ir.graph import Graph, Role
 from frame.nn.module import Architecture, Module, build_graph
 from frame.nn.parameters import materialize
 from frame.runtime.backends import backend as find_backend
-from frame.runtime.backends import target_of
+from frame.runtime.backends import target_of, tuning_of
 from frame.runtime.bound_entry import make_entry
 from frame.runtime.entry import STATE, Counter, Entry
 from frame.runtime.loading import Declared, Loaded, load
@@ -358,6 +358,7 @@ def compile(
     passes: Passes = None,
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
+    tune: bool | float = False,
 ) -> CompiledModel:
     """Compile a model to native code, through the cache.
 
@@ -378,6 +379,9 @@ def compile(
         passes: edits of the pass list, see `frame.compiler.pipeline.make_pipeline`.
         options: options of the backend.
         seed: the seed of initialisers and of random ops.
+        tune: measure schedules on this machine and take the fastest: at most so many seconds for
+            each entry, 60 for True. Only schedules that give the very same bits are tried, and the
+            choices stay in the cache. Groups with symbolic sizes keep their schedules.
 
     Raises:
         InvalidArgumentError: the model can't be built for these inputs.
@@ -385,7 +389,7 @@ def compile(
     """
     owner = find_backend(backend)
     on = target_of(owner, target)
-    settings = _Settings(owner.name, on, passes, dict(options or {}))
+    settings = _Settings(owner.name, on, passes, dict(options or {}), tuning_of(owner, tune))
     made = _Declarations(model, inputs, loss, targets, optimizer, settings, sizes or {})
     given: Mapping[str, Any] = {} if params is None else _read(params)
     family = Family(made.for_inputs, targets) if isinstance(made.model, Module) else None
@@ -407,13 +411,16 @@ class _Settings:
         target: TargetDescription | None,
         passes: Passes,
         options: Mapping[str, Any],
+        tune: float | None,
     ) -> None:
         self.backend, self.target = backend, target
-        self.passes, self.options = passes, options
+        self.passes, self.options, self.tune = passes, options, tune
 
     def declare(self, graph: Graph, transform: Any = None) -> Declared:
         """Return the declaration of a graph."""
-        return Declared(graph, self.backend, self.target, transform, self.passes, self.options)
+        return Declared(
+            graph, self.backend, self.target, transform, self.passes, self.options, tune=self.tune
+        )
 
 
 class _Declarations:

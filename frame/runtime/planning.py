@@ -11,16 +11,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from frame.compiler.pass_manager import Instrument, PassContext
 from frame.compiler.passes.layout_assignment import LayoutAssignment, assign_some
 from frame.compiler.passes.load_split import LoadSplit, split_graph
 from frame.compiler.pipeline import (
+    Passes,
     Pipeline,
     compile_graph,
     make_pipeline,
     simplify_graph,
+    with_tuning,
 )
 from frame.core import plugins
 from frame.core.dataclass import dataclass
@@ -35,9 +37,12 @@ from frame.ops.registry import lookup
 from frame.runtime import statistics
 from frame.runtime.backends import backend
 from frame.runtime.loading import Declared
-from frame.runtime.manifest import PiecePlan, ProgramPlan, Refusal
+from frame.runtime.manifest import PiecePlan, ProgramPlan, Refusal, Tuned
 from frame.runtime.partition import NUMPY, PieceGraph, cut
 from frame.runtime.steps import RunStep, Step, TransferStep, WriteBackStep
+
+if TYPE_CHECKING:
+    from frame.runtime.tuning import Tuner
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +61,8 @@ class Planned:
     load: PlannedProgram | None = None
     derived: tuple[int, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
+    untuned: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,15 +104,20 @@ def _require_row_major(graph: Graph) -> None:
                 )
 
 
-def plan(declared: Declared, simple: Simplified) -> Planned:
-    """Run all further passes.
+def plan(declared: Declared, simple: Simplified, tuner: Tuner | None = None) -> Planned:
+    """Run all further passes; the groups of what the backend takes whole get their schedules from
+    `tuner`, if there is one.
 
     Raises:
         UnimplementedError: a pass can't treat a node for its target; `nodes` holds it.
     """
-    if not simple.refused:
-        return _plan_whole(declared, simple.graph)
-    return _plan_pieces(declared, simple)
+    if simple.refused:
+        return _plan_pieces(declared, simple)
+    if tuner is None:
+        return _plan_whole(declared, simple.graph, declared.passes)
+    passes = with_tuning(make_pipeline(declared.passes), tuner.choose)
+    planned = _plan_whole(declared, simple.graph, passes)
+    return replace(planned, tuned=tuner.rows, untuned=tuner.left)
 
 
 def joined(simple: Simplified, error: UnimplementedError) -> Simplified | None:
@@ -154,7 +166,7 @@ def _watchers(declared: Declared) -> tuple[Instrument, ...]:
 # --- one piece ------------------------------------------------------------------------------------
 
 
-def _plan_whole(declared: Declared, graph: Graph) -> Planned:
+def _plan_whole(declared: Declared, graph: Graph, passes: Passes) -> Planned:
     owner, target = backend(declared.backend), declared.on
     capabilities = owner.capabilities(target)
     compiled = compile_graph(
@@ -162,7 +174,7 @@ def _plan_whole(declared: Declared, graph: Graph) -> Planned:
         target,
         capabilities,
         owner.group_info,
-        declared.passes,
+        passes,
         _watchers(declared),
         declared.graph,
     )

@@ -30,6 +30,7 @@ from frame.runtime.planning import (
     target_on,
 )
 from frame.runtime.program import Program
+from frame.runtime.tuning import Tuner
 
 
 def compile_declared(declared: Declared, cache: Cache) -> Loaded:
@@ -42,13 +43,15 @@ def compile_declared(declared: Declared, cache: Cache) -> Loaded:
         UnimplementedError: an error of that kind names no node, or comes a second time.
     """
     simple = simplified(declared)
+    tuner = None if declared.tune is None else Tuner(declared, cache)
     try:
-        return compile_plan(plan(declared, simple), declared, cache)
+        return compile_plan(plan(declared, simple, tuner), declared, cache)
     except UnimplementedError as error:
         more = joined(simple, error)
         if more is None:
             raise
-    return compile_plan(plan(declared, more), declared, cache)
+    tuner = None if declared.tune is None else Tuner(declared, cache)
+    return compile_plan(plan(declared, more, tuner), declared, cache)
 
 
 def compile_plan(planned: Planned, declared: Declared, cache: Cache) -> Loaded:
@@ -59,7 +62,15 @@ def compile_plan(planned: Planned, declared: Declared, cache: Cache) -> Loaded:
         load_program = _compile_program(planned.load, declared, cache)
     load_plan = None if planned.load is None else planned.load.plan
     sources = _sources(planned, declared)
-    manifest = Manifest(planned.run.plan, load_plan, planned.derived, planned.refused, sources)
+    manifest = Manifest(
+        planned.run.plan,
+        load_plan,
+        planned.derived,
+        planned.refused,
+        sources,
+        planned.tuned,
+        planned.untuned,
+    )
     return Loaded(manifest, run, load_program, False)
 
 

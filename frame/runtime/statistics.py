@@ -21,12 +21,14 @@ class CompileStats:
         compiled: how many pieces of a program were turned into machine code.
         manifests: how many programs came from the cache, without a pass.
         artifacts: how many pieces those programs have, whose machine code came from the cache.
+        tuned: for how many groups variants of the schedule were measured.
     """
 
     passes: int = 0
     compiled: int = 0
     manifests: int = 0
     artifacts: int = 0
+    tuned: int = 0
 
     def __sub__(self, other: CompileStats) -> CompileStats:
         return CompileStats(*(a - b for a, b in zip(self.row(), other.row(), strict=True)))
@@ -43,11 +45,13 @@ _lock = forks.lock()
 _stats = CompileStats()
 
 
-def count(passes: int = 0, compiled: int = 0, manifests: int = 0, artifacts: int = 0) -> None:
+def count(
+    passes: int = 0, compiled: int = 0, manifests: int = 0, artifacts: int = 0, tuned: int = 0
+) -> None:
     """Add to the counts."""
     global _stats
     with _lock:
-        _stats = _stats + CompileStats(passes, compiled, manifests, artifacts)
+        _stats = _stats + CompileStats(passes, compiled, manifests, artifacts, tuned)
 
 
 def compile_stats() -> CompileStats:

@@ -80,6 +80,21 @@ def _facts(model: CompiledModel) -> list[str]:
     inputs = [port for port in signature.inputs if port.role is Role.INPUT]
     for title, ports in (("inputs", inputs), ("outputs", signature.outputs)):
         lines.append(f"{title}: " + (", ".join(f"{p.name}: {p.type}" for p in ports) or "none"))
+    return [*lines, *_tuning_lines(model)]
+
+
+def _tuning_lines(model: CompiledModel) -> list[str]:
+    """One line for each kind of group that tuning changed, those of all compiled entries."""
+    found = [entry.loaded.manifest for entry in model.entries.values()]
+    rows = [row for manifest in found for row in manifest.tuned]
+    lines = [
+        f"tuned: {row.count} x {row.group}: {100 * (row.gain - 1):.0f} % faster ({row.variant})"
+        for row in rows
+        if row.variant
+    ]
+    kept, left = sum(r.count for r in rows if not r.variant), sum(m.untuned for m in found)
+    if rows or left:
+        lines.append(f"tuned: {kept} groups keep their schedules, {left} were not measured yet")
     return lines
 
 

@@ -58,6 +58,7 @@ from frame.codegen.schedules.cpu.gemm_plan import (
     runs_along_depth,
     strides_far,
 )
+from frame.codegen.schedules.cpu.gemm_variants import plan_of, plan_variants
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import product
 from frame.core.dataclass import dataclass
@@ -71,25 +72,33 @@ _COPY_TILES = 4  # tiles of the left operand that one chunk packs
 _PACK_DEPTH, _PACK_PANELS = 64, 16  # of the right operand, that one chunk packs
 
 
-def lower(group: Group) -> tuple[KernelCall, ...]:
+def lower(group: Group, variant: str = "") -> tuple[KernelCall, ...]:
     """Return the kernels of a contraction group."""
     made = product_of(group.body)
     if not made.dtype.is_float:
         return gemm_integer.lower(group, made)
     if gemm_vector.applies(made):
         return gemm_vector.lower(group, made)
-    plan = make_plan(made, group.target)
+    plan = plan_of(made, group.target, variant)
     return _Gemm(_with_workspaces(group, plan), plan).run()
 
 
-def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
+def workspaces(body: Graph, target: TargetDescription, variant: str = "") -> tuple[Size, ...]:
     """Return the bytes of a copied left operand, and of a packed right one."""
     made = product_of(body)
     if not made.dtype.is_float:
         return ()
     if gemm_vector.applies(made):
         return gemm_vector.workspaces(made, target)
-    return make_plan(made, target).workspaces()
+    return plan_of(made, target, variant).workspaces()
+
+
+def variants(body: Graph, target: TargetDescription) -> tuple[str, ...]:
+    """Return the variants of a contraction group; products with a vector have none."""
+    made = product_of(body)
+    if not made.dtype.is_float or gemm_vector.applies(made):
+        return ()
+    return plan_variants(make_plan(made, target), target)
 
 
 def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:

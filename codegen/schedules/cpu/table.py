@@ -60,7 +60,14 @@ def _shapes(anchor: str) -> Callable[[TargetDescription, DType], Iterable[Shape]
 for _schedule in (
     Schedule("elementwise", elementwise.lower, overwritable=elementwise.overwritable),
     Schedule("reduction", reduction.lower, _reduction_workspaces, reduction.overwritable),
-    Schedule("contraction", gemm.lower, gemm.workspaces, gemm_epilogue.overwritable, gemm.layouts),
+    Schedule(
+        "contraction",
+        gemm.lower,
+        gemm.workspaces,
+        gemm_epilogue.overwritable,
+        gemm.layouts,
+        variants=gemm.variants,
+    ),
     Schedule(
         "convolution",
         conv.lower,

@@ -34,7 +34,12 @@ def command() -> None:
 
 
 # kind of a file of the cache -> what several of them are called
-_KINDS = {"manifest": "manifests", "artifact": "artifacts", "sources": "digests of sources"}
+_KINDS = {
+    "manifest": "manifests",
+    "artifact": "artifacts",
+    "choice": "tuned schedules",
+    "sources": "digests of sources",
+}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 

@@ -42,6 +42,12 @@ dimension. A spec and a graph text have their own inputs."""
 @click.option(
     "--seed", type=Seed(64), default=0, show_default=True, help="Seed of the initialisers."
 )
+@click.option(
+    "--tune",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Measure schedules on this machine for at most so long, and keep the fastest.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(model: str, output: str | None, as_json: bool, **options: Any) -> None:
     """Compile MODEL to machine code.
@@ -87,6 +93,7 @@ def _compiled(
     target: str | None,
     params: str | None,
     seed: int,
+    tune: float | None,
     blank: bool,
 ) -> CompiledModel:
     from frame.cli.arguments import parse_input_spec
@@ -108,4 +115,5 @@ def _compiled(
         target=on,
         params=params,
         seed=seed,
+        **({} if tune is None else {"tune": tune}),
     )
