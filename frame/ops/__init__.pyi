@@ -426,7 +426,12 @@ def greater(a: Operand, b: Operand) -> Value:
 def greater_equal(a: Operand, b: Operand) -> Value:
     """Return whether a >= b, as bool."""
 
-def group(*captures: Operand | Sequence[Operand], anchor: str, body: Graph) -> Value:
+def group(
+    *captures: Operand | Sequence[Operand],
+    anchor: str,
+    body: Graph,
+    variant: str | None = None,
+) -> Value:
     """Run a body as one kernel."""
 
 def group_norm(x: Operand, gamma: Operand, beta: Operand, groups: int, eps: float = 1e-05) -> Value:

@@ -51,7 +51,7 @@ class Measurement:
         """Take the operands that come from memory, each with the bytes read between two runs."""
         self.owner, self.target, self.options, self.group = owner, target, options, group
         self.clock = clock
-        self.sets = _operand_sets(group, cold)
+        self.sets = operand_sets(group, cold)
 
     def best(self, variants: Sequence[str], deadline: float) -> tuple[str, float] | None:
         """Return the fastest variant and its gain over the default, ("", 1) where that stays.
@@ -142,7 +142,7 @@ def _same_bits(found: Sequence[Any], expected: Sequence[Any]) -> bool:
 # --- operands -------------------------------------------------------------------------------------
 
 
-def _operand_sets(group: Node, cold: Mapping[int, int]) -> list[list[np.ndarray]]:
+def operand_sets(group: Node, cold: Mapping[int, int]) -> list[list[np.ndarray]]:
     """Return sets of operands: weights have copies of their own, as many bytes as are read between
     two runs of the group in its graph, within bounds."""
     random = np.random.Generator(np.random.Philox(_SEED))

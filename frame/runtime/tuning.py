@@ -185,9 +185,18 @@ def _shape(type_: TensorType) -> str:
 
 def _size(group: Node) -> float:
     """What the three largest arrays of a group hold, multiplied: about the work of a product."""
-    arrays = (*group.operands, *group.results)
-    counts = [math.prod(int(size) for size in v.shape) for v in arrays]  # type: ignore[arg-type]
-    return float(math.prod(max(1, count) for count in sorted(counts)[-3:]))
+    counts = sorted(_elements(value) for value in (*group.operands, *group.results))
+    total = 1.0
+    for count in counts[-3:]:
+        total *= max(1, count)
+    return total
+
+
+def _elements(value: Value) -> int:
+    total = 1
+    for size in value.shape:
+        total *= size if isinstance(size, int) else 1
+    return total
 
 
 def _cold(graph: Graph, group: Node) -> Mapping[int, int]:

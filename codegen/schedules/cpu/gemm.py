@@ -58,7 +58,7 @@ from frame.codegen.schedules.cpu.gemm_plan import (
     runs_along_depth,
     strides_far,
 )
-from frame.codegen.schedules.cpu.gemm_variants import plan_of, plan_variants
+from frame.codegen.schedules.cpu.gemm_variants import plan_of
 from frame.codegen.schedules.group import Group, Index, KernelCall
 from frame.codegen.schedules.sizes import product
 from frame.core.dataclass import dataclass
@@ -91,14 +91,6 @@ def workspaces(body: Graph, target: TargetDescription, variant: str = "") -> tup
     if gemm_vector.applies(made):
         return gemm_vector.workspaces(made, target)
     return plan_of(made, target, variant).workspaces()
-
-
-def variants(body: Graph, target: TargetDescription) -> tuple[str, ...]:
-    """Return the variants of a contraction group; products with a vector have none."""
-    made = product_of(body)
-    if not made.dtype.is_float or gemm_vector.applies(made):
-        return ()
-    return plan_variants(make_plan(made, target), target)
 
 
 def layouts(body: Graph, target: TargetDescription) -> Mapping[int, Layout]:

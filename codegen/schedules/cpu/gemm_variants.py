@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from frame.codegen.schedules import variants
-from frame.codegen.schedules.cpu.gemm_operand import Product
+from frame.codegen.schedules.cpu import gemm_vector
+from frame.codegen.schedules.cpu.gemm_operand import Product, product_of
 from frame.codegen.schedules.cpu.gemm_plan import (
     GemmPlan,
     Source,
@@ -23,6 +24,7 @@ from frame.codegen.schedules.cpu.gemm_plan import (
 )
 from frame.core.errors import InvalidArgumentError
 from frame.core.targets import TargetDescription
+from frame.ir.graph import Graph
 
 _FIELDS = ("ahead", "copy_left", "keeps_panels", "panels", "rows", "tiles", "vectors")
 _SUMS = ("product", "lanes", "depth", "source")  # what decides the sums, or where operands lie
@@ -46,6 +48,14 @@ def plan_of(made: Product, target: TargetDescription, variant: str) -> GemmPlan:
     changed = variants.varied(plan, variant, _FIELDS)
     require_legal(plan, changed, target)
     return changed
+
+
+def group_variants(body: Graph, target: TargetDescription) -> tuple[str, ...]:
+    """Return the variants of a contraction group; products with a vector have none."""
+    made = product_of(body)
+    if not made.dtype.is_float or gemm_vector.applies(made):
+        return ()
+    return plan_variants(make_plan(made, target), target)
 
 
 def plan_variants(plan: GemmPlan, target: TargetDescription) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from frame.codegen.schedules.cpu import (
     gather,
     gemm,
     gemm_epilogue,
+    gemm_variants,
     pool,
     pool_grad,
     reduction,
@@ -66,7 +67,7 @@ for _schedule in (
         gemm.workspaces,
         gemm_epilogue.overwritable,
         gemm.layouts,
-        variants=gemm.variants,
+        variants=gemm_variants.group_variants,
     ),
     Schedule(
         "convolution",

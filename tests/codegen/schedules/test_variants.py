@@ -35,6 +35,8 @@ OTHERS = {"registry.py", "work.py", "table.py", "scalar_rules.py", "group.py"}
 OTHERS |= {"boundaries.py", "boundaries_along.py", "boundaries_attention.py"}
 OTHERS |= {"boundaries_filter.py", "boundaries_indexed.py", "boundaries_pairs.py"}
 OTHERS |= {"boundary_cases.py"}
+# What tuning may change, which test_tuned.py runs.
+OTHERS |= {"variants.py", "gemm_variants.py"}
 
 # Vectors of one element of float64.
 NARROW = ("elementwise_float64", "reduction_float64", "convolution_float64", "scatter_float64")
