@@ -30,6 +30,7 @@ from frame.codegen.schedules.cpu.conv_plan import (
     make_plans,
     shared_workspaces,
 )
+from frame.codegen.schedules.cpu.conv_variants import plan_of
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
 from frame.codegen.schedules.group import Group, KernelCall
 from frame.codegen.schedules.sizes import static
@@ -43,7 +44,7 @@ NOTE = __doc__.split("\n\n")[1]
 _MOST_POINTS = 1 << 14  # entries of a table of channels
 
 
-def lower(group: Group) -> tuple[KernelCall, ...]:
+def lower(group: Group, variant: str = "") -> tuple[KernelCall, ...]:
     """Return the kernels of a convolution group.
 
     Raises:
@@ -55,20 +56,21 @@ def lower(group: Group) -> tuple[KernelCall, ...]:
         return conv_plain.lower(group)
     winograd = _winograd(plans, group.target)
     if winograd is not None:
-        return conv_winograd.lower(group, winograd)
-    return tuple(call for plan in plans for call in _lowered(group, plan))
+        return conv_winograd.lower(group, plan_of(winograd, variant))
+    return tuple(call for plan in plans for call in _lowered(group, plan, variant))
 
 
-def _lowered(group: Group, plan: ConvPlan) -> tuple[KernelCall, ...]:
+def _lowered(group: Group, plan: ConvPlan, variant: str) -> tuple[KernelCall, ...]:
     """Return the kernels of a convolution, or of a phase of it."""
     if plan.is_empty:
         return (conv_plain.write_zeros(group, plan),)
     direct = conv_direct.make_direct(plan, group.target)
     if direct is not None:
-        return (conv_direct.lower(group, direct),)
+        return (conv_direct.lower(group, plan_of(direct, variant)),)
     panels = conv_panels.make_panels(plan, group.body, group.target)
     if panels is not None:
-        return conv_panels.lower(group, panels)
+        return conv_panels.lower(group, plan_of(panels, variant))
+    plan = plan_of(plan, variant)
     group = with_workspaces(group, plan)
     if plan.flat:
         group = flattened(group, images_in_order(group.body, True) or ())
@@ -80,8 +82,9 @@ def _lowered(group: Group, plan: ConvPlan) -> tuple[KernelCall, ...]:
     return (*calls, _Convolution(group, plan).write())
 
 
-def workspaces(body: Graph, target: TargetDescription) -> tuple[Size, ...]:
-    """Return the bytes of the padded copy of x, and of the copy of the weights."""
+def workspaces(body: Graph, target: TargetDescription, variant: str = "") -> tuple[Size, ...]:
+    """Return the bytes of the padded copy of x, and of the copy of the weights: no variant changes
+    them."""
     found = []
     plans = make_plans(body, target)
     winograd = _winograd(plans, target)

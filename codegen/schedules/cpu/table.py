@@ -10,6 +10,7 @@ from frame.codegen.schedules.cpu import (
     concat,
     conv,
     conv_filter,
+    conv_variants,
     conv_winograd,
     copy_layout,
     cumulative,
@@ -76,6 +77,7 @@ for _schedule in (
         gemm_epilogue.overwritable,
         conv.layouts,
         conv_winograd.repeated,
+        variants=conv_variants.group_variants,
     ),
     Schedule(
         "conv2d_filter_grad", conv_filter.lower, conv_filter.workspaces, gemm_epilogue.overwritable

@@ -27,7 +27,9 @@ from tests.support.boundaries import all_graphs, target_of
 from tests.support.compile import NoStore
 
 TARGET = host_target()
-ANCHORS = sorted(name for name, each in schedules("cpu").items() if name in ("contraction",))
+ANCHORS = sorted(
+    name for name, each in schedules("cpu").items() if name in ("contraction", "convolution")
+)
 GRAPHS = sorted(name for anchor in ANCHORS for name in all_graphs(anchor, False))
 SHARE = 64  # of the variants, which a usual run compares
 

@@ -36,7 +36,7 @@ OTHERS |= {"boundaries.py", "boundaries_along.py", "boundaries_attention.py"}
 OTHERS |= {"boundaries_filter.py", "boundaries_indexed.py", "boundaries_pairs.py"}
 OTHERS |= {"boundary_cases.py"}
 # What tuning may change, which test_tuned.py runs.
-OTHERS |= {"variants.py", "gemm_variants.py"}
+OTHERS |= {"variants.py", "gemm_variants.py", "conv_variants.py"}
 
 # Vectors of one element of float64.
 NARROW = ("elementwise_float64", "reduction_float64", "convolution_float64", "scatter_float64")
