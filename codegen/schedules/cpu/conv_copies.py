@@ -6,7 +6,7 @@ weights  parallel over output channels: the window in the order of the steps, pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from frame.codegen.loops import builder as b
 from frame.codegen.loops.ir import Buffer, Expr, LoopKind, Scope
@@ -56,7 +56,7 @@ def flattened(group: Group, images: Collection[Value]) -> Group:
 
 def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
     """Write the padded copy of x."""
-    x, body = plan.node.operands[0], b.Body()
+    body = b.Body()
     target = group.workspaces[0]
     rows, phases, columns = plan.padded
     channels = b.mul(group.extent(plan.channels), plan.groups)
@@ -83,33 +83,28 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
             with body.loop(b.index(-(-(last_row - first_row) // step)), "row") as row:
                 source = body.let("source", b.add(b.mul(row, step), first_row))
                 line = body.let("line", _moved(plan.height, source))
-                for place, where in _columns(body, plan, first, last):
-                    value = Reader(group, body).load(x, plan.index(*lead, source, place))
-                    body.store(target, [*lead, line, *where], b.cast(value, plan.dtype))
+                _copy_row(body, group, plan, (*lead, line), (*lead, source), (first, last))
     block = vectorise_loops(body.block(), plan.lanes)
     return group.call(f"{plan.name}padded", block, chunks, "the padded copy of x")
 
 
-def _columns(
-    body: b.Body, plan: ConvPlan, first: int, last: int
-) -> Iterator[tuple[Expr, tuple[Expr, Expr]]]:
-    """Write the loops over the columns of x in a row; yield one, and its phase and place there."""
-    width, phases = plan.width, plan.phases
-    if width.spread > 1 or phases == 1:
-        kind = LoopKind.VECTOR if width.spread == phases == 1 else LoopKind.SERIAL
-        with body.loop(b.index(last - first), "column", kind) as column:
-            place = b.add(column, first)
-            to = _moved(width, place)
-            yield place, (b.rem(to, phases), b.div(to, phases))
+def _copy_row(
+    body: b.Body, group: Group, plan: ConvPlan, to: Index, index: Index, columns: tuple[int, int]
+) -> None:
+    """Write the copy of some columns of a row of x, each to its phase and its place there."""
+    x, target, width, phases = plan.node.operands[0], group.workspaces[0], plan.width, plan.phases
+    first, last = columns
+    if width.spread == 1 < phases:
+        rows = DealtRows(group, x, target, phases, width.low, plan.lanes, _is_sparse(width))
+        rows.copy(body, to, index, first, last)
         return
-    start, stop = first + width.low + phases - 1, last + width.low + phases - 1
-    with body.loop(b.index(1 if _is_sparse(width) else phases), "phase") as phase:
-        # Rounded up: the first place of the phase that is reached, and one past the last.
-        low = body.let("low", b.div(b.sub(start, phase), phases))
-        count = b.sub(b.div(b.sub(stop, phase), phases), low)
-        with body.loop(count, "column") as column:
-            to = b.add(low, column)
-            yield b.sub(b.add(b.mul(to, phases), phase), width.low), (phase, to)
+    kind = LoopKind.VECTOR if width.spread == phases == 1 else LoopKind.SERIAL
+    with body.loop(b.index(last - first), "column", kind) as column:
+        place = b.add(column, first)
+        moved = _moved(width, place)
+        value = Reader(group, body).load(x, plan.index(*index, place))
+        at = (*to, b.rem(moved, phases), b.div(moved, phases))
+        body.store(target, at, b.cast(value, plan.dtype))
 
 
 def reached(axis: Extent, length: int) -> tuple[int, int]:
@@ -128,7 +123,8 @@ def wide(value: Expr, lanes: int) -> Expr:
 class DealtRows:
     """Rows of x in local memory [..., phases, columns], dealt out by the phase of their columns.
 
-    Column k of x lies in the phase (k + low) % phases, at (k + low) / phases.
+    Column k of x lies in the phase (k + low) % phases, at (k + low) / phases. Of `sparse` rows
+    only the first phase is read, and written.
     """
 
     group: Group
@@ -137,6 +133,7 @@ class DealtRows:
     phases: int
     low: int
     lanes: int
+    sparse: bool = False
 
     def copy(self, body: b.Body, to: Index, index: Index, first: int, last: int) -> None:
         """Copy columns `first` to `last - 1` by vectors; the last ones lie over others."""
@@ -173,9 +170,11 @@ class DealtRows:
             value = b.cast(reader.load(self.x, place), self.memory.dtype)
             vectors.append(body.let("x", wide(value, lanes)))
         for q in range(count):
+            phase = (known + q + self.low) % self.phases
+            if self.sparse and phase:
+                continue
             order = [lane * count + q for lane in range(lanes)]
             value = picked(body, vectors, order) if count > 1 else vectors[0]
-            phase = (known + q + self.low) % self.phases
             column = b.div(b.add(start, q + self.low), self.phases)
             body.store(self.memory, [*to, phase, b.ramp(column, lanes)], value)
 

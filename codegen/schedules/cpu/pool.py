@@ -99,13 +99,13 @@ def _better(
         places.append(reader.body.let("place", place))
     value = reader.body.let("value", reader.load(x, (*index[:2], *places)))
     position = b.add(b.mul(places[0], reader.group.extent(x.shape[3])), places[1])
-    first = b.lt(best[1], 0)
+    # Nothing is less than the value to begin with: only the place asks whether one was found.
     nan = b.and_(b.ne(value, value), b.eq(best[0], best[0]))
-    wins = b.or_(b.or_(first, nan), b.gt(value, best[0]))
-    wins = reader.body.let("wins", b.and_(wins, inside))
+    wins = reader.body.let("wins", b.and_(b.or_(nan, b.gt(value, best[0])), inside))
+    first = reader.body.let("first", b.and_(b.lt(best[1], 0), inside))
     return (
         reader.body.let("best", b.select(wins, value, best[0])),
-        reader.body.let("at", b.select(wins, position, best[1])),
+        reader.body.let("at", b.select(b.or_(first, wins), position, best[1])),
     )
 
 
