@@ -89,7 +89,12 @@ def copy_x(group: Group, plan: ConvPlan) -> KernelCall:
 
 
 def _copy_row(
-    body: b.Body, group: Group, plan: ConvPlan, to: Index, index: Index, columns: tuple[int, int]
+    body: b.Body,
+    group: Group,
+    plan: ConvPlan,
+    to: Index,
+    index: tuple[Expr, Expr, Expr],
+    columns: tuple[int, int],
 ) -> None:
     """Write the copy of some columns of a row of x, each to its phase and its place there."""
     x, target, width, phases = plan.node.operands[0], group.workspaces[0], plan.width, plan.phases
