@@ -3,12 +3,13 @@
 Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
 arXiv 2001.03288): take the largest buffer first, and put each one into the smallest gap that it
 fits between the buffers placed so far whose spans meet its own. Where that misses the lower bound
-(the peak of live bytes), other orders are tried and the best result is kept.
+(the peak of live bytes), other orders are tried and the best result is kept: first those by other
+measures, then each of these with the buffers that end highest moved to its front.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +18,9 @@ ALIGNMENT = 64
 
 NEAR_BITS = 6
 """A height within 1/2**6 of the lower bound is near enough: no other order is tried."""
+
+_MOST_REPAIRS, _REPAIRED_SLOTS = 16, 1 << 12
+"""How often an order is repaired, and how many buffers are placed in its repairs at most."""
 
 
 def align(size: int) -> int:
@@ -45,14 +49,37 @@ def pack(
     Sizes are aligned already; buffers of size 0 are at 0. `bound` is their `lower_bound`: packing
     stops at the first order that comes near it. The result depends on the arguments alone.
     """
-    best: tuple[list[int], int] | None = None
-    for order in _orders(sizes, starts, ends):
+    enough = bound + (bound >> NEAR_BITS)
+    best: tuple[list[int], int] = [], 0
+    orders = _orders(sizes, starts, ends)
+    repairs = min(_MOST_REPAIRS, _REPAIRED_SLOTS // max(1, len(sizes)))
+    for order, count in [
+        *((order, 0) for order in orders),
+        *((order, repairs) for order in orders),
+    ]:
+        for found in _packings(order, sizes, starts, ends, count):
+            if not best[0] or found[1] < best[1]:
+                best = found
+            if best[1] <= enough:
+                return best
+    return best
+
+
+def _packings(
+    order: Sequence[int],
+    sizes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    count: int,
+) -> Iterator[tuple[list[int], int]]:
+    """Pack in an order, then up to `count` times with what ended highest placed first."""
+    for _ in range(count + 1):
         offsets, height = _pack_in(order, sizes, starts, ends)
-        if best is None or height < best[1]:
-            best = offsets, height
-        if height - bound <= bound >> NEAR_BITS:
-            break
-    return best if best is not None else ([], 0)
+        yield offsets, height
+        highest = [index for index in order if offsets[index] + sizes[index] == height]
+        if not highest or highest[-1] == order[0]:
+            return
+        order = [highest[-1], *(index for index in order if index != highest[-1])]
 
 
 def _orders(sizes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[list[int]]:

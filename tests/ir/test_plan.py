@@ -710,6 +710,26 @@ def test_other_orders_are_tried_when_the_first_misses_the_bound():
     assert found
 
 
+# Slots (size in lines, start, end) of the training step of a perceptron: no order by a measure gets
+# nearer than 1.07 to the bound.
+NESTED = (
+    (8192, 1, 14), (2048, 1, 13), (4096, 2, 11), (1024, 2, 10), (2048, 3, 8), (512, 3, 7),
+    (80, 5, 9), (2048, 7, 12), (4096, 10, 15), (8192, 13, 17), (4171, 11, 11), (8294, 14, 14),
+    (256, 16, 16), (6354, 17, 17),
+)  # fmt: skip
+
+
+def test_an_order_is_repaired_until_it_reaches_the_bound():
+    lines, starts, ends = zip(*NESTED, strict=True)
+    sizes = [64 * line for line in lines]
+    bound = lower_bound(sizes, starts, ends)
+    for order in offsets._orders(sizes, starts, ends):
+        first, *repaired = offsets._packings(order, sizes, starts, ends, 4)
+        assert first[1] > 1.05 * bound
+        assert min(height for _, height in repaired) == bound
+    assert pack(sizes, starts, ends, bound)[1] == bound
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 
