@@ -165,6 +165,9 @@ def _many_panels(cases: Cases, target: TargetDescription) -> None:
     """Rows that so many panels read that they are copied, of full vectors and no rest."""
     width = _packing(target)["blocks"][1]
     _product(cases, 132, 128, 16 * width + 3)
+    (packed,) = create_node("relayout", (cases.input((26, 4 * width + 3)),), _packing(target))
+    for left in (cases.input((132, 26)), ops.relu(cases.input((132, 26)))):
+        cases.outputs(ops.matmul(left, packed))  # prefetches panels, with and without rows
 
 
 def _views(cases: Cases, target: TargetDescription) -> None:

@@ -38,7 +38,7 @@ from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu import gemm_integer, gemm_vector
 from frame.codegen.schedules.cpu.chunks import flat_extent, remaining, unflatten
 from frame.codegen.schedules.cpu.gemm_epilogue import Columns, write_epilogue
-from frame.codegen.schedules.cpu.gemm_micro import Tile, call_product, product_kernel
+from frame.codegen.schedules.cpu.gemm_micro import MOST_STEPS, Tile, call_product, product_kernel
 from frame.codegen.schedules.cpu.gemm_operand import Matrix, Product, element, product_of
 from frame.codegen.schedules.cpu.gemm_pack import (
     Load,
@@ -499,10 +499,12 @@ class _Gemm:
             masked = width is not None
             ahead = 0 if masked else plan.ahead
             size = (self.made.dtype, rows, plan.vectors, plan.lanes)
-            tile = Tile(*size, fused, masked, ahead, pairs=self.made.pairs)
+            follows = plan.follows and not masked
+            tile = Tile(*size, fused, masked, ahead, pairs=self.made.pairs, following=follows)
             self.helpers.setdefault(tile.name, product_kernel(tile))
             more = [] if width is None else [width]
             views = [target, left, right, *([self.view_ahead(step)] if ahead else [])]
+            views += [self.following_view(step)] if follows else []
             return (call_product(tile, views, [*scalars, *more]),)
 
         return self.dispatch(step.tile, call)
@@ -551,6 +553,17 @@ class _Gemm:
         following = b.select(b.lt(b.add(step.tile, 1), self.rows.count), b.add(step.tile, 1), 0)
         row = b.add(self.rows.start(following), b.mul(step.position, ahead))
         return self.left_view(replace(step, row=b.min_(row, b.sub(self.rows.total, ahead))))[0]
+
+    def following_view(self, step: _Step) -> View:
+        """Return the rows of a panel of the next chunk's columns that the call for a tile takes.
+
+        Tiles take quarters of it in turn; behind the last columns they take the last panel again.
+        """
+        panel = b.min_(b.add(step.panel, self.plan.panels), b.sub(self.panels, 1))
+        quarter = b.rem(step.tile, MOST_STEPS)
+        row = b.mul(quarter, b.div(step.extent, MOST_STEPS))
+        view = self.right_view(replace(step, panel=panel))[0]
+        return View(view.buffer, (panel, row, b.index(0)))
 
     def right_view(self, step: _Step) -> tuple[View, Expr]:
         """Return the panel in the right operand, with the stride of depth."""

@@ -3,6 +3,7 @@
     for p in depth                         carried: rows x vectors accumulators
       load `vectors` vectors of row p of b
       [prefetch a line of the rows ahead]  once in some steps
+      [prefetch a row of a following panel]  once in some steps
       for r in rows                        unrolled
         broadcast a[r, p]
         accumulator[r, v] += a[r, p] * b[p, v]
@@ -35,8 +36,9 @@ class Tile:
 
     A `masked` kernel reads no column of b at or beyond its argument `columns`. Without `fused` the
     target has no fused multiply-add. With `ahead` the kernel prefetches that many rows of a that
-    are read later. Without it, `steps` of them are one trip of the loop. With `pairs` each
-    element of a and b is two of bfloat16, whose dot product a step adds.
+    are read later, with `following` one row in `MOST_STEPS` of a panel that is read later. Without
+    them, `steps` of them are one trip of the loop. With `pairs` each element of a and b is two of
+    bfloat16, whose dot product a step adds.
     """
 
     dtype: DType
@@ -48,6 +50,7 @@ class Tile:
     ahead: int = 0
     steps: int = 1
     pairs: bool = False
+    following: bool = False
 
     @property
     def columns(self) -> int:
@@ -61,7 +64,9 @@ class Tile:
         parts = ("product", stored, f"{self.rows}x{self.vectors}x{self.lanes}")
         ahead = f"ahead{self.ahead}" if self.ahead else ""
         steps = f"by{self.steps}" if self.steps > 1 else ""
-        flags = ("masked" if self.masked else "", "" if self.fused else "unfused", ahead, steps)
+        following = "following" if self.following else ""
+        masked, unfused = "masked" if self.masked else "", "" if self.fused else "unfused"
+        flags = (masked, unfused, ahead, following, steps)
         return "_".join(str(part) for part in (*parts, *flags) if part)
 
 
@@ -79,9 +84,9 @@ def register_tile(target: TargetDescription) -> tuple[int, int]:
 def product_kernel(tile: Tile) -> Kernel:
     """Return the micro-kernel c (+)= a @ b of a tile.
 
-    Its buffers are c, a and b, then the rows ahead if there are any; its scalars the depth, the
-    strides of a row and of a column of a, of a row of b, of a row of c, whether to add to c, and
-    the columns to read where it is masked.
+    Its buffers are c, a and b, then the rows ahead and rows of a following panel if there are any;
+    its scalars the depth, the strides of a row and of a column of a, of a row of b, of a row of c,
+    whether to add to c, and the columns to read where it is masked.
     """
     depth, a_row, a_column, b_row, c_row, add, columns = (
         Var(name)
@@ -101,22 +106,25 @@ def product_kernel(tile: Tile) -> Kernel:
     zero = b.const(0.0, Type(dtype, tile.lanes))
     sums: Sequence[Expr] = [zero] * (tile.rows * tile.vectors)
     done: Expr = b.index(0)
-    if tile.ahead:
-        done, sums = _fold_ahead(body, dtype.itemsize, ahead, depth, step, sums)
+    following = _following(tile, depth, b_row)
+    if tile.ahead or tile.following:
+        lines = _Lines(ahead if tile.ahead else None, following if tile.following else None)
+        done, sums = _fold_ahead(body, lines, depth, step, sums)
     elif tile.steps > 1:
         done, sums = _fold_groups(body, tile.steps, depth, step, sums)
     with body.fold(b.sub(depth, done), sums, "p") as folding:
         folding.next = step(b.add(done, folding.index), folding.values)
     targets = [(b.index(r), place) for r in range(tile.rows) for place in places]
-    if tile.ahead:  # of products of one pass alone
+    if tile.ahead or tile.following:  # of products of one pass alone
         for target, result in zip(targets, folding.results, strict=True):
             body.store(c, target, result)
     else:
         _store_or_add(body, c, add, list(zip(targets, folding.results, strict=True)))
     scalars = (depth, a_row, a_column, b_row, c_row, add)
+    prefetched = [*([ahead] if tile.ahead else []), *([following] if tile.following else [])]
     return Kernel(
         tile.name,
-        (c, a, right, ahead) if tile.ahead else (c, a, right),
+        (c, a, right, *prefetched),
         (*scalars, columns) if tile.masked else scalars,
         body.block(),
         NOTE,
@@ -203,33 +211,40 @@ def _fold_groups(
     return body.let("done", b.mul(count, size)), folding.results
 
 
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """What a kernel prefetches: rows of a, rows of a panel of b."""
+
+    ahead: Buffer | None
+    following: Buffer | None
+
+
+def _following(tile: Tile, depth: Expr, b_row: Var) -> Buffer:
+    """Return the rows of a following panel that one call prefetches."""
+    return Buffer("following", tile.dtype, (b.div(depth, MOST_STEPS), tile.columns), (b_row, 1))
+
+
 def _fold_ahead(
     body: b.Body,
-    size: int,
-    ahead: Buffer,
+    lines: _Lines,
     depth: Expr,
     step: Callable[[Expr, Sequence[Expr]], list[Expr]],
     sums: Sequence[Expr],
 ) -> tuple[Expr, Sequence[Expr]]:
-    """Write groups of steps, each of which prefetches one line of the rows ahead.
+    """Write groups of steps, each of which prefetches some lines.
 
-    A step reads `size` bytes of each row. The rows are taken one after the other: hardware follows
-    one run of lines better than several.
     Returns how many steps they are, and the sums after them.
     """
-    rows = int(ahead.shape[0])  # type: ignore[arg-type]
-    group = _steps_of_line(size, rows)
+    group = MOST_STEPS
+    if lines.ahead is not None and lines.following is None:
+        group = _steps_of_line(lines.ahead)
     count = b.div(depth, group)
     with body.fold(count, sums, "group") as folding:
         p = body.let("p", b.mul(folding.index, group))
-        element = body.let("element", b.mul(p, rows))
-        row: Expr = b.index(0)
-        column: Expr = element
-        for r in range(1, rows):
-            begun = b.ge(element, b.mul(depth, r))
-            row = b.select(begun, b.index(r), row)
-            column = b.select(begun, b.sub(element, b.mul(depth, r)), column)
-        body.prefetch(ahead, [row, column])
+        if lines.ahead is not None:
+            _prefetch_ahead(body, lines.ahead, depth, p)
+        if lines.following is not None:
+            _prefetch_row(body, lines.following, folding.index)
         values: Sequence[Expr] = folding.values
         for i in range(group):
             values = step(b.add(p, i), values)
@@ -237,9 +252,33 @@ def _fold_ahead(
     return body.let("done", b.mul(count, group)), folding.results
 
 
-def _steps_of_line(size: int, rows: int) -> int:
+def _prefetch_ahead(body: b.Body, ahead: Buffer, depth: Expr, p: Expr) -> None:
+    """Prefetch the line of the rows ahead that is due in a step.
+
+    A step reads the size of an element of each row. The rows are taken one after the other:
+    hardware follows one run of lines better than several.
+    """
+    rows = int(ahead.shape[0])  # type: ignore[arg-type]
+    element = body.let("element", b.mul(p, rows))
+    row: Expr = b.index(0)
+    column: Expr = element
+    for r in range(1, rows):
+        begun = b.ge(element, b.mul(depth, r))
+        row = b.select(begun, b.index(r), row)
+        column = b.select(begun, b.sub(element, b.mul(depth, r)), column)
+    body.prefetch(ahead, [row, column])
+
+
+def _prefetch_row(body: b.Body, panel: Buffer, row: Expr) -> None:
+    """Prefetch all lines of a row of a panel."""
+    columns = int(panel.shape[1])  # type: ignore[arg-type]
+    for column in range(0, columns, max(1, _LINE // panel.dtype.itemsize)):
+        body.prefetch(panel, [row, b.index(column)])
+
+
+def _steps_of_line(ahead: Buffer) -> int:
     """In how many steps a line of the rows ahead is due: a power of two, few enough to unroll."""
-    steps = _LINE // size // rows
+    steps = _LINE // ahead.dtype.itemsize // int(ahead.shape[0])  # type: ignore[arg-type]
     return min(MOST_STEPS, 1 << max(0, steps.bit_length() - 1))
 
 

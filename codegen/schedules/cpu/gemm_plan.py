@@ -48,7 +48,8 @@ class GemmPlan:
 
     Tiles are `rows` x (`vectors` x `lanes`); a pass over the inner axis takes `depth` steps; a
     chunk has `tiles` tiles down and `panels` across. Each call of a micro-kernel prefetches `ahead`
-    rows of the left operand.
+    rows of the left operand; where it `follows`, a part of the panel that the chunk of the next
+    columns reads, too.
     """
 
     product: Product
@@ -62,6 +63,7 @@ class GemmPlan:
     source: Source
     keeps_panels: bool = False
     ahead: int = 0
+    follows: bool = False
 
     @property
     def columns(self) -> int:
@@ -229,7 +231,21 @@ def _with_kept_panels(
         source=plan.source if plan.source is Source.LAYOUT else Source.CHUNK,
         keeps_panels=True,
     )
-    return replace(kept, ahead=_rows_ahead(kept))
+    return replace(kept, ahead=_rows_ahead(kept), follows=_follows(kept, panel_count))
+
+
+def _follows(plan: GemmPlan, panel_count: int) -> bool:
+    """Whether calls of micro-kernels prefetch the panels of the next columns.
+
+    Weights of a network are larger than the caches near a core: each panel is new when its first
+    tile reads it, one line in fewer cycles than memory takes, across pages that hardware does not
+    follow. Each call takes a quarter of a panel, so that four tiles of a chunk take all of it.
+    Where rows are many, a panel is read so often that its first tile does not matter.
+    """
+    made = plan.product
+    few = isinstance(made.rows, int) and made.rows <= _ENOUGH_ROWS
+    enough = plan.tiles >= _LEAST_TILES and plan.panels < panel_count
+    return plan.source is Source.LAYOUT and not made.pairs and few and enough
 
 
 def _packing_grid(plan: GemmPlan, kept: int, tile_count: int, panel_count: int) -> tuple[int, int]:

@@ -89,6 +89,16 @@ def test_panels_of_packed_weights_are_kept_for_few_rows_or_where_they_are_deep()
     assert not packed_plan_of(1024, 256, 1024).keeps_panels  # one stays in the first-level cache
 
 
+def test_few_rows_prefetch_the_panels_of_the_next_columns() -> None:
+    for rows, depth, columns in ((128, 256, 256), (128, 1024, 256), (256, 256, 1024)):
+        plan = packed_plan_of(rows, depth, columns)
+        assert plan.follows and plan.tiles >= 4  # each tile takes a quarter of a panel
+    assert not packed_plan_of(512, 1024, 256).follows  # a panel is read often enough
+    assert not packed_plan_of(12, 256, 1024).follows  # too few tiles to take all of it
+    assert not packed_plan_of(128, 256, 16).follows  # one chunk has all columns
+    assert not plan_of(128, 256, 1024).follows  # panels that a chunk packs are near
+
+
 def test_chunks_of_packed_weights_are_as_large_as_each_other_and_about_square() -> None:
     plan = packed_plan_of(128, 1024, 256)
     tiles, panels = 22, 16  # in all
