@@ -500,7 +500,10 @@ class _Gemm:
             ahead = 0 if masked else plan.ahead
             size = (self.made.dtype, rows, plan.vectors, plan.lanes)
             follows = plan.follows and not masked
-            tile = Tile(*size, fused, masked, ahead, pairs=self.made.pairs, following=follows)
+            # Fewer instructions a step; lower tiles are few, and not worth their compilation.
+            unrolled = rows == plan.height and not (masked or ahead or follows)
+            steps = MOST_STEPS if unrolled else 1
+            tile = Tile(*size, fused, masked, ahead, steps, self.made.pairs, follows)
             self.helpers.setdefault(tile.name, product_kernel(tile))
             more = [] if width is None else [width]
             views = [target, left, right, *([self.view_ahead(step)] if ahead else [])]
