@@ -43,7 +43,7 @@ def _pairs(cases: Cases, target: TargetDescription) -> None:
                 y = cases.input((n, k) if flip_y else (k, n))
                 _sums(cases, x, y, flip_x, flip_y)
     for k in (2 * depth, 2 * depth + 3):  # of one pass, of two
-        _sums(cases, cases.input((18, k)), cases.input((k, 2 * width + 3)))
+        _sums(cases, cases.input((17, k)), cases.input((k, 2 * width + 3)))
     _sums(cases, ops.relu(cases.input((5, 7))), ops.relu(cases.input((7, 9))))
     _sums(cases, cases.input((3, 5, 6)), cases.input((3, 6, 9)))
     _sums(cases, cases.input((2, 2, 6)), cases.input((6, 9)))
