@@ -14,7 +14,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from frame.codegen.loops import builder as b
-from frame.codegen.loops.ir import Buffer, Expr, Kernel, LoopKind, Scope, Type, Var
+from frame.codegen.loops.ir import Buffer, Call, Expr, Kernel, LoopKind, Scope, Type, Var, View
 from frame.codegen.schedules.access import Reader
 from frame.codegen.schedules.cpu.chunks import unflatten
 from frame.codegen.schedules.cpu.conv_pixels import side_by_side
@@ -269,7 +269,7 @@ def weights_call(group: Group, weights: Value, target: Buffer) -> KernelCall:
     lanes = 1 << (min(max(1, group.target.lanes(float64)), pairs).bit_length() - 1)
     flat = Buffer(target.name, target.dtype, (count, count, blocks, tiles, pairs))
     group = group.with_buffers(outputs=(flat,))
-    rows, body = FILTERS[count - WINDOW + 1], b.Body()
+    kernel, body = weights_kernel(count, lanes, target.dtype), b.Body()
     with body.loop(blocks * tiles, "chunk", LoopKind.PARALLEL) as chunk:
         block, tile = (
             body.let("at", i) for i in unflatten(chunk, [b.index(blocks), b.index(tiles)])
@@ -281,18 +281,36 @@ def weights_call(group: Group, weights: Value, target: Buffer) -> KernelCall:
             pair = body.let("pair", b.add(b.mul(c, height), row))
             for k, weight in enumerate(_window(group, body, weights, (output, channel))):
                 body.store(window, [k, pair], b.cast(weight, target.dtype))
-        with body.loop(-(-pairs // lanes), "v") as v:
-            # The last vector lies over the one before it, and stores the same again.
-            first = body.let("pair", b.min_(b.mul(v, lanes), pairs - lanes))
-            place = b.ramp(first, lanes)
-            loads = [b.load(window, [k, place]) for k in range(WINDOW**2)]
-            read = [body.let("w", b.cast(value, float64)) for value in loads]
-            half = [[_combined(body, g, read[x::WINDOW]) for x in range(WINDOW)] for g in rows]
-            for i, line in enumerate(half):
-                for j, column in enumerate(rows):
-                    value = b.cast(_combined(body, column, line), target.dtype)
-                    body.store(flat, [i, j, block, tile, place], value)
-    return group.call("", body.block(), b.index(blocks * tiles), WEIGHTS_NOTE)
+        views = View(flat, (b.index(0), b.index(0), block, tile, b.index(0))), View(window)
+        body.add(Call(kernel.name, views, (b.index(pairs), b.index(blocks * tiles * pairs))))
+    chunks = b.index(blocks * tiles)
+    return group.call("", body.block(), chunks, WEIGHTS_NOTE, helpers=(kernel,))
+
+
+@functools.cache
+def weights_kernel(count: int, lanes: int, dtype: DType) -> Kernel:
+    """Return the kernel that transforms the weights of pairs of channels, `lanes` pairs at a time.
+
+    Its buffers are the transforms [count^2, pairs] and the weights [9, pairs]; its scalars the
+    pairs, of which there are at least `lanes`, and the stride of a point of the transforms.
+    """
+    pairs, step, body = Var("pairs"), Var("point_step"), b.Body()
+    target = Buffer("transforms", dtype, (count * count, pairs), (step, 1))
+    window = Buffer("window", dtype, (WINDOW**2, pairs), (pairs, 1))
+    rows = FILTERS[count - WINDOW + 1]
+    with body.loop(b.ceil_div(pairs, lanes), "v") as v:
+        # The last vector lies over the one before it, and stores the same again.
+        first = body.let("pair", b.min_(b.mul(v, lanes), b.sub(pairs, lanes)))
+        place = b.ramp(first, lanes)
+        loads = [b.load(window, [k, place]) for k in range(WINDOW**2)]
+        read = [body.let("w", b.cast(value, float64)) for value in loads]
+        half = [[_combined(body, g, read[x::WINDOW]) for x in range(WINDOW)] for g in rows]
+        for i, line in enumerate(half):
+            for j, column in enumerate(rows):
+                value = b.cast(_combined(body, column, line), dtype)
+                body.store(target, [i * count + j, place], value)
+    name = f"winograd_weights_{dtype}_{count - WINDOW + 1}_{lanes}"
+    return Kernel(name, (target, window), (pairs, step), body.block(), WEIGHTS_NOTE)
 
 
 def _known(size: int | Expr) -> int:
