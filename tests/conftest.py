@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARES = 12
+SHARES = 24
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,8 @@ Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural 
 arXiv 2001.03288): take the largest buffer first, and put each one into the smallest gap that it
 fits between the buffers placed so far whose spans meet its own. Where that misses the lower bound
 (the peak of live bytes), other orders are tried and the best result is kept: first those by other
-measures, then each of these with the buffers that end highest moved to its front.
+measures, then each of these repaired: again and again, the buffer that ends highest moves to its
+front.
 """
 
 from __future__ import annotations
@@ -50,36 +51,37 @@ def pack(
     stops at the first order that comes near it. The result depends on the arguments alone.
     """
     enough = bound + (bound >> NEAR_BITS)
-    best: tuple[list[int], int] = [], 0
-    orders = _orders(sizes, starts, ends)
-    repairs = min(_MOST_REPAIRS, _REPAIRED_SLOTS // max(1, len(sizes)))
-    for order, count in [
-        *((order, 0) for order in orders),
-        *((order, repairs) for order in orders),
-    ]:
-        for found in _packings(order, sizes, starts, ends, count):
-            if not best[0] or found[1] < best[1]:
-                best = found
-            if best[1] <= enough:
-                return best
-    return best
+    tried: list[tuple[list[int], list[int], int]] = []
+    for order in _orders(sizes, starts, ends):
+        offsets, height = _pack_in(order, sizes, starts, ends)
+        if height <= enough:
+            return offsets, height
+        tried.append((order, offsets, height))
+    found = [(offsets, height) for _, offsets, height in tried]
+    for order, first, highest in tried:
+        for offsets, height in _repaired(order, first, highest, sizes, starts, ends):
+            if height <= enough:
+                return offsets, height
+            found.append((offsets, height))
+    return min(found, key=lambda packing: packing[1])
 
 
-def _packings(
-    order: Sequence[int],
+def _repaired(
+    order: list[int],
+    offsets: list[int],
+    height: int,
     sizes: Sequence[int],
     starts: Sequence[int],
     ends: Sequence[int],
-    count: int,
 ) -> Iterator[tuple[list[int], int]]:
-    """Pack in an order, then up to `count` times with what ended highest placed first."""
-    for _ in range(count + 1):
-        offsets, height = _pack_in(order, sizes, starts, ends)
-        yield offsets, height
+    """Pack again and again, each time with what ended highest before placed first."""
+    for _ in range(min(_MOST_REPAIRS, _REPAIRED_SLOTS // len(sizes))):
         highest = [index for index in order if offsets[index] + sizes[index] == height]
-        if not highest or highest[-1] == order[0]:
+        if highest[-1] == order[0]:
             return
         order = [highest[-1], *(index for index in order if index != highest[-1])]
+        offsets, height = _pack_in(order, sizes, starts, ends)
+        yield offsets, height
 
 
 def _orders(sizes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[list[int]]:

@@ -39,6 +39,8 @@ Clock = Callable[[], float]
 class Measurement:
     """One group alone with operands of its sizes, which variants run on."""
 
+    _turn = 0  # of the sets of operands: each run takes the one used longest ago
+
     def __init__(
         self,
         owner: Any,
@@ -119,9 +121,10 @@ class Measurement:
         return max(least, min(_MOST_RUNS, int(_SAMPLE / once)))
 
     def _sample(self, run: Callable[[int], Any], count: int) -> float:
-        """Return the seconds of some runs in a row."""
+        """Return the seconds of some runs in a row, on the sets that were used longest ago."""
+        first, self._turn = self._turn, self._turn + count
         start = self.clock()
-        for number in range(count):
+        for number in range(first, self._turn):
             run(number)
         return self.clock() - start
 
@@ -148,10 +151,13 @@ def operand_sets(group: Node, cold: Mapping[int, int]) -> list[list[np.ndarray]]
     random = np.random.Generator(np.random.Philox(_SEED))
     limit = _least_size(group.attributes["body"])
     base = [_filled(value.type, random, limit) for value in group.operands]
-    copies = [_copies(base[k].nbytes, total) for k, total in cold.items()]
+    copies = [
+        [array, *(array.copy() for _ in range(1, _copies(array.nbytes, cold.get(k, 0))))]
+        for k, array in enumerate(base)
+    ]
     return [
-        [array.copy() if k in cold and number else array for k, array in enumerate(base)]
-        for number in range(max(copies, default=1))
+        [own[number % len(own)] for own in copies]
+        for number in range(max(map(len, copies), default=1))
     ]
 
 
@@ -164,8 +170,8 @@ def _filled(type_: TensorType, random: np.random.Generator, limit: int) -> np.nd
     shape = tuple(int(size) for size in type_.storage_shape)  # type: ignore[arg-type]
     kind = type_.dtype.numpy
     if type_.dtype.is_float:
-        return (random.random(shape, np.float32) + np.float32(0.1)).astype(kind)
-    return random.integers(0, max(1, min(limit, 100)), shape).astype(kind)
+        return np.asarray(random.random(shape, np.float32) + np.float32(0.1), kind)
+    return np.asarray(random.integers(0, max(1, min(limit, 100)), shape), kind)
 
 
 def _least_size(body: Graph) -> int:

@@ -91,7 +91,7 @@ class Tuner:
             found.update(dict.fromkeys(same[key], choice.variant))
             row = Tuned(_title(group), choice.variant, choice.gain)
             self._rows[row] += len(same[key])
-        if self.left:
+        if self.left and self.declared.tune:
             _LOG.info(
                 "%d groups keep their default schedules: the time for tuning, %g s, is over; "
                 "compiling again goes on from here",
@@ -135,12 +135,12 @@ class Tuner:
             return None
         statistics.count(tuned=1)
         cold = _cold(graph, group)
-        made = Measurement(self.owner, self.declared.on, self.declared.options, group, cold)
         try:
+            made = Measurement(self.owner, self.declared.on, self.declared.options, group, cold)
             found = made.best(variants, self._deadline)
-        except FrameError as error:  # a group that can't run on its own, or on such data
-            _LOG.debug("%s keeps its default schedule: %s", _title(group), error)
-            found = ("", 1.0)
+        except (FrameError, MemoryError) as error:  # can't run on its own, on such data, or now
+            _LOG.warning("%s keeps its default schedule: %s", _title(group), error)
+            return Choice()
         if found is None:
             return None
         choice = Choice(*found)

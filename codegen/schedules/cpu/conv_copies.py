@@ -20,6 +20,7 @@ from frame.core.dataclass import dataclass
 from frame.ir.graph import Value
 
 _CHUNK = 1 << 12  # elements that one chunk writes
+_MOST_PHASES = 4  # of columns that vectors are dealt out to: the shuffles grow with their square
 
 
 def with_workspaces(group: Group, plan: ConvPlan) -> Group:
@@ -99,7 +100,7 @@ def _copy_row(
     """Write the copy of some columns of a row of x, each to its phase and its place there."""
     x, target, width, phases = plan.node.operands[0], group.workspaces[0], plan.width, plan.phases
     first, last = columns
-    if width.spread == 1 < phases:
+    if width.spread == 1 < phases <= _MOST_PHASES:
         rows = DealtRows(group, x, target, phases, width.low, plan.lanes, _is_sparse(width))
         rows.copy(body, to, index, first, last)
         return

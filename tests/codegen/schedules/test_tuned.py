@@ -31,7 +31,7 @@ ANCHORS = sorted(
     name for name, each in schedules("cpu").items() if name in ("contraction", "convolution")
 )
 GRAPHS = sorted(name for anchor in ANCHORS for name in all_graphs(anchor, False))
-SHARE = 64  # of the variants, which a usual run compares
+SHARE = 256  # of the variants, which a usual run compares
 
 
 def groups_of(graph: Graph) -> Iterator[tuple[Node, list[np.ndarray]]]:

@@ -179,6 +179,7 @@ def forget_kernels() -> None:
                     value.cache_clear()
 
 
+@pytest.mark.slow
 def test_boundary_graphs_reach_every_variant() -> None:
     forget_kernels()
     target = small_target()
