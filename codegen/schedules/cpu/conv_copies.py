@@ -105,8 +105,9 @@ def _copy_row(
         rows.copy(body, to, index, first, last)
         return
     kind = LoopKind.VECTOR if width.spread == phases == 1 else LoopKind.SERIAL
-    with body.loop(b.index(last - first), "column", kind) as column:
-        place = b.add(column, first)
+    step = phases if _is_sparse(width) else 1  # as of rows: other columns are not read
+    with body.loop(b.index(-(-(last - first) // step)), "column", kind) as column:
+        place = b.add(b.mul(column, step), first)
         moved = _moved(width, place)
         value = Reader(group, body).load(x, plan.index(*index, place))
         at = (*to, b.rem(moved, phases), b.div(moved, phases))

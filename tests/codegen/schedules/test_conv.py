@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import frame
 from frame import ops
 from frame.backends.cpu.target import host_target, named_target
 from frame.codegen.schedules.cpu.conv import layouts
@@ -207,3 +208,18 @@ def test_transforms_are_not_read_as_elements() -> None:
         pytest.raises(InvalidArgumentError, match="stored as Winograd's transforms"),
     ):
         create_node("relayout", (w,), {})
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("stride", [4, 5, 9])
+def test_strides_beyond_those_that_vectors_are_dealt_out_by(stride: int, window: int) -> None:
+    generator = np.random.default_rng(stride)
+    x = generator.standard_normal((2, 3, 19, 40)).astype(np.float32)
+    w = generator.standard_normal((4, 3, window, window)).astype(np.float32)
+    result = frame.jit(lambda x, w: ops.conv2d(x, w, strides=(stride, stride)))(x, w)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), w.shape[2:], (2, 3))
+    met = windows[:, :, ::stride, ::stride]
+    expected, terms = (
+        np.einsum("nchwij,ocij->nohw", *pair) for pair in ((met, w), (abs(met), abs(w)))
+    )
+    compare(result, expected, float32, terms)
